@@ -1,0 +1,492 @@
+"""The `pagewatch` command: every verb is one call into a room below. Imports wait for the verb, so that each starts fast.
+
+Exit codes: 0 fine, 1 found something or failed, 2 usage.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from collectors.settings import Settings
+    from collectors.source import Source
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="The on-call console for vLLM fleets: what the queue and the KV cache do, why, and what to do next.",
+)
+sim = typer.Typer(no_args_is_help=True, help="The simulated vLLM fleet.")
+store = typer.Typer(no_args_is_help=True, help="The embedded Prometheus-compatible store.")
+app.add_typer(sim, name="sim")
+app.add_typer(store, name="store")
+
+SourceOption = Annotated[
+    str, typer.Option("--source", help="A URL, a name from the config file, or a path to a capsule.")
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="pagewatch.toml (default: ./, then ~/.config/pagewatch/).")
+]
+ScopeOption = Annotated[
+    list[str] | None, typer.Option("--scope", help="label=value, put into every query; repeatable.")
+]
+AtOption = Annotated[str | None, typer.Option("--at", help="RFC 3339 or unix seconds; default: the source's now.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Stable, versioned JSON instead of text.")]
+
+
+def fail(message: str, code: int = 1) -> NoReturn:
+    """One line on stderr, then exit."""
+    print("pagewatch: " + " ".join(message.split()), file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def instant_ms(text: str, option: str) -> int:
+    """Epoch milliseconds of an RFC 3339 time or of unix seconds (fractions allowed)."""
+    from collectors.instants import parse_instant_ms
+
+    try:
+        return parse_instant_ms(text)
+    except ValueError as error:
+        fail(f"{option}: {error}", 2)
+
+
+def load_settings(config: Path | None) -> Settings:
+    from collectors.settings import Settings, SettingsError
+
+    try:
+        return Settings.load(config, os.environ)
+    except SettingsError as error:
+        fail(str(error), 2)
+
+
+def scope_of(pairs: Iterable[str] | None) -> dict[str, str]:
+    scope: dict[str, str] = {}
+    for pair in pairs or ():
+        label, separator, value = pair.partition("=")
+        if not separator or not label:
+            fail(f"--scope {pair!r} is not label=value", 2)
+        scope[label] = value
+    return scope
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Every failure that a domain names leaves as one line and exit code 1; a closed pipe ends quietly."""
+    from collectors.source import SourceError
+
+    try:
+        yield
+    except SourceError as error:
+        fail(str(error))
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the interpreter flushes it while it exits
+        raise typer.Exit(1) from None
+    except FileNotFoundError as error:
+        fail(f"no such file: {error.filename}. Check the path")
+    except IsADirectoryError as error:
+        fail(f"{error.filename} is a folder, a file is needed")
+    except OSError as error:
+        fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
+
+
+def opened(spec: str, config: Path | None, scope: list[str] | None) -> tuple[Source, Settings]:
+    from collectors.sources import open_source
+
+    settings = load_settings(config)
+    return open_source(spec, settings, scope_of(scope)), settings
+
+
+def when(source: Source, at: str | None) -> int:
+    return instant_ms(at, "--at") if at is not None else source.now_ms()
+
+
+def print_json(data: Any) -> None:
+    import orjson
+
+    sys.stdout.write(orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY).decode() + "\n")
+
+
+def text_lines(file: str) -> Iterator[str]:
+    """The lines of a file, or of standard input for '-'; undecodable bytes are shown, never an error."""
+    if file == "-":
+        yield from (line.decode("utf-8", "replace") for line in sys.stdin.buffer)
+        return
+    with open(file, encoding="utf-8", errors="replace", newline="\n") as lines:
+        yield from lines
+
+
+@app.command()
+def demo(
+    replicas: Annotated[int, typer.Option(min=1, max=64)] = 4,
+    scenario: str = "demo",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8501,
+) -> None:
+    """Simulator, store and console in one process tree; Ctrl-C stops all of them."""
+    from demo import run_demo
+
+    raise typer.Exit(run_demo(replicas=replicas, scenario=scenario, port=port))
+
+
+@app.command()
+def ui(
+    source: SourceOption,
+    port: Annotated[int | None, typer.Option(min=1, max=65535)] = None,
+    config: ConfigOption = None,
+    scope: ScopeOption = None,
+) -> None:
+    """The console alone, on a live source or on an incident file."""
+    with one_line_errors():
+        from collectors.sources import open_source
+
+        settings = load_settings(config)
+        chosen = scope_of(scope)
+        open_source(source, settings, chosen)  # a wrong address or file is said here, before a page is served
+        from app import run_ui
+
+        run_ui(
+            source, host=settings.server.address, port=port or settings.server.port, config_path=config, scope=chosen
+        )
+
+
+@app.command()
+def query(
+    promql: str,
+    source: SourceOption,
+    at: AtOption = None,
+    start: Annotated[str | None, typer.Option()] = None,
+    end: Annotated[str | None, typer.Option()] = None,
+    step: Annotated[float, typer.Option(help="seconds", min=0.001)] = 15.0,
+    config: ConfigOption = None,
+    scope: ScopeOption = None,
+) -> None:
+    """Ask PromQL; prints the Prometheus API JSON."""
+    with one_line_errors():
+        from collectors.api_json import instant_json, range_json
+        from collectors.model import Window
+
+        opened_source, _ = opened(source, config, scope)
+        if start is None and end is None:
+            print_json(instant_json(opened_source, promql, when(opened_source, at)))
+            return
+        if start is None or at is not None:
+            fail("a range needs --start (and --end), without --at", 2)
+        start_ms = instant_ms(start, "--start")
+        end_ms = instant_ms(end, "--end") if end is not None else opened_source.now_ms()
+        if end_ms < start_ms:
+            fail("--end lies before --start", 2)
+        print_json(range_json(opened_source, promql, Window(start_ms, end_ms, max(1, round(step * 1000)))))
+
+
+@app.command()
+def diagnose(
+    source: SourceOption,
+    at: AtOption = None,
+    json: JsonOption = False,
+    config: ConfigOption = None,
+    scope: ScopeOption = None,
+) -> None:
+    """What is wrong at an instant: laws, anomalies, causes. Exit code 1 when something is."""
+    with one_line_errors():
+        from runbooks.diagnosis import diagnose as judge
+
+        opened_source, settings = opened(source, config, scope)
+        diagnosis = judge(opened_source, when(opened_source, at), settings)
+        if json:
+            print_json(diagnosis.to_json())
+        else:
+            print(diagnosis.to_text())
+        raise typer.Exit(0 if diagnosis.healthy else 1)
+
+
+@app.command()
+def walk(
+    runbook: str,
+    source: SourceOption,
+    instance: str | None = None,
+    engine: str | None = None,
+    at: AtOption = None,
+    json: JsonOption = False,
+    config: ConfigOption = None,
+    scope: ScopeOption = None,
+) -> None:
+    """Walk a runbook: all automatic steps, with findings."""
+    with one_line_errors():
+        from runbooks.engine import RunbookError
+        from runbooks.engine import walk as walk_runbook
+
+        opened_source, settings = opened(source, config, scope)
+        try:
+            walked = walk_runbook(
+                runbook, opened_source, when(opened_source, at), settings, instance=instance, engine=engine
+            )
+        except RunbookError as error:
+            fail(str(error), 2)
+        if json:
+            print_json(walked.to_json())
+        else:
+            print(walked.to_text())
+
+
+@app.command(name="import")
+def import_(file: Path, out: Annotated[Path, typer.Option("--out")]) -> None:
+    """Turn a recording, OpenMetrics, VictoriaMetrics lines, Parquet or a Prometheus data folder into an incident file."""
+    with one_line_errors():
+        from collectors.convert import import_file
+
+        print(import_file(file, out))
+
+
+@app.command()
+def export(
+    capsule: Path,
+    file: Path,
+    to: Annotated[str, typer.Option("--to", help="openmetrics, parquet, prometheus-json or victoriametrics")],
+) -> None:
+    """Write an incident file in another program's format."""
+    with one_line_errors():
+        from collectors.convert import export_capsule
+
+        print(export_capsule(capsule, to, file))
+
+
+@app.command()
+def record(
+    source: SourceOption,
+    start: Annotated[str, typer.Option()],
+    out: Annotated[Path, typer.Option("--out")],
+    end: Annotated[str | None, typer.Option()] = None,
+    match: Annotated[list[str] | None, typer.Option(help="Selector of what to keep; repeatable.")] = None,
+    redact: Annotated[
+        list[str] | None,
+        typer.Option(help="label=regex: matching parts of that label's values are replaced; repeatable."),
+    ] = None,
+    config: ConfigOption = None,
+    scope: ScopeOption = None,
+) -> None:
+    """Record raw samples from any source into an incident file."""
+    with one_line_errors():
+        from collectors.record import record as record_window
+
+        opened_source, settings = opened(source, config, scope)
+        start_ms = instant_ms(start, "--start")
+        end_ms = instant_ms(end, "--end") if end is not None else opened_source.now_ms()
+        if end_ms <= start_ms:
+            fail("--end must lie after --start", 2)
+
+        def progress(done: float, note: str) -> None:
+            if sys.stderr.isatty():
+                print(f"\r{done:4.0%} {note:<60}", end="" if done < 1 else "\n", file=sys.stderr, flush=True)
+
+        print(
+            record_window(opened_source, start_ms, end_ms, out, match=match, redact=scope_of(redact), progress=progress)
+        )
+
+
+@app.command()
+def ledger(
+    file: Annotated[str, typer.Argument(help="A log, or - for standard input.")] = "-", json: JsonOption = False
+) -> None:
+    """Rebuild the account of device memory from a start-up log or an out-of-memory message."""
+    with one_line_errors():
+        from runbooks.memory import ledger as account
+        from runbooks.memory.text import ledger_text
+
+        answer = account(text_lines(file))
+        if json:
+            print_json(answer)
+        else:
+            print(ledger_text(answer))
+
+
+@app.command()
+def admission(
+    file: Annotated[str, typer.Argument(help="A log or an error body, or - for standard input.")] = "-",
+    json: JsonOption = False,
+) -> None:
+    """Say which limit refused a request, by how much, and the smallest change that would pass."""
+    with one_line_errors():
+        from runbooks.memory import admission as decode
+        from runbooks.memory.text import admission_text
+
+        answer = decode(text_lines(file))
+        if json:
+            print_json(answer)
+        else:
+            print(admission_text(answer))
+
+
+@app.command()
+def lint(files: list[Path], dialect: str = "vllm-0.11.0", json: JsonOption = False) -> None:
+    """Find wrong PromQL in Grafana dashboards and rule files. Exit code 1 when there are errors."""
+    with one_line_errors():
+        from runbooks.lint import lint_files, lint_text
+
+        answer = lint_files(files, dialect)
+        if json:
+            print_json(answer)
+        else:
+            print(lint_text(answer))
+        raise typer.Exit(1 if any(finding["severity"] == "error" for finding in answer["findings"]) else 0)
+
+
+@app.command()
+def rules(
+    dialect: str = "vllm-0.11.0",
+    form: Annotated[str, typer.Option("--format", help="plain, prometheusrule or alertmanager")] = "plain",
+    config: ConfigOption = None,
+) -> None:
+    """Prometheus alerting rules made from the detectors, with runbook_url."""
+    with one_line_errors():
+        from runbooks.rules import RulesError, rules_text
+
+        try:
+            print(rules_text(load_settings(config), dialect=dialect, form=form), end="")
+        except RulesError as error:
+            fail(str(error), 2)
+
+
+@app.command(name="serve-api")
+def serve_api_(
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8502,
+    source: Annotated[str | None, typer.Option(help="Default: the first source of the config file.")] = None,
+    host: str = "127.0.0.1",
+    config: ConfigOption = None,
+) -> None:
+    """Alertmanager webhook in, incidents and diagnoses out (JSON)."""
+    with one_line_errors():
+        from runbooks.api import serve_api
+
+        serve_api(load_settings(config), host=host, port=port, source_spec=source)
+
+
+@app.command()
+def doctor(source: Annotated[str | None, typer.Option()] = None, config: ConfigOption = None) -> None:
+    """What was found, what is missing, which config line mends it."""
+    with one_line_errors():
+        from collectors.doctor import doctor as examine
+
+        findings = examine(source, load_settings(config))
+        for finding in findings:
+            print(finding)
+        raise typer.Exit(1 if any(finding.severity == "error" for finding in findings) else 0)
+
+
+@sim.command()
+def serve(
+    scenario: str = "demo",
+    replicas: Annotated[int, typer.Option(min=1, max=256)] = 4,
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    seed: int = 1,
+    targets_file: Annotated[
+        Path | None, typer.Option(help="Write the replicas' addresses there in file_sd form.")
+    ] = None,
+) -> None:
+    """Real time: /metrics and OpenAI routes per replica."""
+    with one_line_errors():
+        from sim_backend.fleet import serve as serve_fleet
+        from sim_backend.scenario import ScenarioError
+
+        try:
+            serve_fleet(scenario=scenario, replicas=replicas, port=port, seed=seed, targets_file=targets_file)
+        except ScenarioError as error:
+            fail(str(error), 2)
+
+
+@sim.command()
+def golden(traces: list[Path]) -> None:
+    """Re-run recorded scheduler traces; print the first divergence of each."""
+    with one_line_errors():
+        from sim_backend.golden import TraceError, check_trace
+
+        diverged = 0
+        for trace in traces:
+            try:
+                divergence = check_trace(trace)
+            except TraceError as error:
+                fail(str(error))
+            diverged += divergence is not None
+            print(f"{trace.name}: {divergence or 'identical'}")
+        raise typer.Exit(1 if diverged else 0)
+
+
+@sim.command()
+def run(
+    out: Annotated[Path, typer.Option("--out")],
+    scenario: str = "demo",
+    duration: Annotated[str, typer.Option(help="2h, 30m, 90s")] = "30m",
+    replicas: Annotated[int | None, typer.Option(min=1, max=256)] = None,
+    seed: int = 1,
+    scrape_interval: Annotated[float, typer.Option(help="seconds", min=0.1)] = 5.0,
+    start: Annotated[str | None, typer.Option(help="First instant; default: now minus the duration.")] = None,
+) -> None:
+    """Virtual time, as fast as it goes; writes an incident file with the ground truth in its manifest."""
+    with one_line_errors():
+        from collectors.instants import parse_duration_ms
+        from collectors.simulated import write_simulated
+        from sim_backend.run import run as run_fleet
+        from sim_backend.scenario import ScenarioError
+
+        try:
+            seconds = parse_duration_ms(duration) / 1000
+        except ValueError as error:
+            fail(f"--duration: {error}", 2)
+        began = instant_ms(start, "--start") if start is not None else round((time.time() - seconds) * 1000)
+        try:
+            simulated = run_fleet(
+                scenario=scenario,
+                duration_seconds=seconds,
+                seed=seed,
+                replicas=replicas,
+                scrape_interval_seconds=scrape_interval,
+                start_ms=began,
+            )
+            print(write_simulated(simulated, out))
+        except ScenarioError as error:
+            fail(str(error), 2)
+
+
+@store.command(name="serve")
+def store_serve(
+    targets: Annotated[str, typer.Option(help="host:port[,host:port...] or a file_sd JSON/YAML file.")],
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 9090,
+    data: Annotated[Path | None, typer.Option(help="Folder for the samples; default: in memory only.")] = None,
+    host: str = "127.0.0.1",
+    interval: Annotated[float, typer.Option(help="scrape interval, seconds", min=0.5)] = 5.0,
+    retention: Annotated[str, typer.Option(help="6h, 2d")] = "6h",
+    job: str = "vllm",
+) -> None:
+    """Scrape targets and answer the Prometheus HTTP API."""
+    with one_line_errors():
+        from collectors.instants import parse_duration_ms
+        from collectors.store.server import serve_store
+
+        try:
+            keep_seconds = parse_duration_ms(retention) / 1000
+        except ValueError as error:
+            fail(f"--retention: {error}", 2)
+        serve_store(
+            targets,
+            host=host,
+            port=port,
+            data_dir=data,
+            interval_seconds=interval,
+            retention_seconds=keep_seconds,
+            job=job,
+        )
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()
