@@ -485,6 +485,10 @@ def store_serve(
 
 
 def main() -> None:
+    if "PAGEWATCH_LIFELINE_FD" in os.environ:
+        from demo import hold_lifeline
+
+        hold_lifeline(dict(os.environ))
     app()
 
 
