@@ -57,9 +57,7 @@ def encode_values(values: Floats) -> bytes:
     stale = is_stale(values)
     for position in np.flatnonzero(~finite).tolist():
         value = written[position]
-        written[position] = (
-            None if stale[position] else "NaN" if value != value else "+Inf" if value > 0 else "-Inf"
-        )
+        written[position] = None if stale[position] else "NaN" if value != value else "+Inf" if value > 0 else "-Inf"
     return orjson.dumps(written)
 
 
