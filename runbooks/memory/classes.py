@@ -1,0 +1,124 @@
+"""Which of the closed list of classes an attempt belongs to, by what it printed; never by the last line alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runbooks.memory.account import last_out_of_memory
+from runbooks.memory.reader import Attempt, Failure
+from runbooks.memory.torch_oom import OutOfMemory
+
+OUTSIDE_ORDINARY_GIB = 3.0
+OUTSIDE_ORDINARY_RATIO = 0.125
+"""Above both of these a process's memory outside PyTorch is no longer context, NCCL and cuBLAS of one engine (0.5 to 2 GiB)."""
+OTHERS_WORTH_NAMING_GIB = 0.5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The class, the failure that it rests on (None for a start that worked) and the engine's phase then."""
+
+    name: str
+    failure: Failure | None = None
+    phase: str = ""
+
+
+_BY_KIND = (
+    ("sampler_warmup", "sampler_warmup_oom"),
+    ("window_too_long", "kv_window_too_long"),
+    ("v0_window_too_long", "kv_window_too_long"),
+    ("free_memory_short", "startup_free_memory_short"),
+    ("freed_while_profiling", "memory_freed_during_profiling"),
+)
+_HOST = ("swap_too_large", "host_memory", "host_killed", "host_signal")
+_SETTINGS = (
+    "window_over_model",
+    "budget_under_window",
+    "budget_under_seats",
+    "utilization_over_one",
+    "heads",
+    "metrics_bug",
+)
+
+
+def classify(attempt: Attempt, available_kv_gib: float | None) -> Verdict:
+    """The class of one attempt. A specific message beats an out-of-memory figure, which beats a generic failure line."""
+    kinds = {failure.kind: failure for failure in attempt.failures}
+    for kind, name in _BY_KIND:
+        if kind in kinds:
+            return Verdict(name, kinds[kind], kinds[kind].phase)
+    if "no_blocks" in kinds:
+        return Verdict(
+            "negative_kv" if available_kv_gib is not None and available_kv_gib < 0 else "no_kv_blocks",
+            kinds["no_blocks"],
+        )
+    memory = last_out_of_memory(attempt)
+    if memory is not None and memory.out_of_memory is not None:
+        phase = _phase(attempt, memory)
+        return Verdict(_out_of_memory_class(memory.out_of_memory, phase), memory, phase)
+    for kind in _SETTINGS:
+        if kind in kinds:
+            return Verdict("not_memory", kinds[kind])
+    if "out_of_memory" in kinds or "driver_out_of_memory" in kinds:
+        failure = kinds.get("out_of_memory") or kinds["driver_out_of_memory"]
+        by_phase = {"weights": "weights_do_not_fit", "graphs": "graph_capture_oom", "sampler": "sampler_warmup_oom"}
+        return Verdict(by_phase.get(failure.phase, "undetermined"), failure, failure.phase)
+    for kind in _HOST:
+        if kind in kinds:
+            return Verdict("host_oom", kinds[kind])
+    if available_kv_gib is not None and available_kv_gib < 0:
+        return Verdict("negative_kv")
+    if "exception" in kinds:
+        return Verdict("not_memory", kinds["exception"])
+    if attempt.generic_failures or not attempt.recognised:
+        return Verdict("undetermined")
+    return Verdict("not_memory")
+
+
+def _phase(attempt: Attempt, failure: Failure) -> str:
+    """By the traceback's frames; without frames by how far the start had come."""
+    if failure.phase:
+        return failure.phase
+    if attempt.fatal or attempt.started or attempt.statistics:
+        return "serving"
+    if not attempt.values("weights_gib") and attempt.values("loaded_percent"):
+        return "weights"
+    return ""
+
+
+def others_explain(memory: OutOfMemory) -> bool:
+    """True when other processes hold enough for the request to have fitted without them."""
+    others = memory.others_gib
+    if others is None:
+        # Inside a container the own process may be listed by its pid and "this process" be missing: only what exceeds one process counts.
+        named = sorted(size for _, size in memory.named_processes)
+        others = sum(named[:-1]) if memory.total_gib - memory.free_gib - sum(named) < OTHERS_WORTH_NAMING_GIB else 0.0
+    return others >= OTHERS_WORTH_NAMING_GIB and others >= memory.short_by_gib
+
+
+def outside_is_large(memory: OutOfMemory) -> bool:
+    """True when memory outside PyTorch is beyond what one engine's context and libraries take."""
+    outside = memory.outside_pytorch_gib
+    return (
+        outside is not None and outside >= OUTSIDE_ORDINARY_GIB and outside >= OUTSIDE_ORDINARY_RATIO * memory.total_gib
+    )
+
+
+def _out_of_memory_class(memory: OutOfMemory, phase: str) -> str:
+    if phase == "graphs":
+        return "graph_capture_oom"
+    if phase == "sampler":
+        return "sampler_warmup_oom"
+    if others_explain(memory):
+        return "other_process"
+    if phase == "weights":
+        return "weights_do_not_fit"
+    if phase == "kv_allocation":
+        return "other_process"
+    if phase == "profiling":
+        return "runtime_oom_activation"
+    if memory.fragmentation_possible:
+        return "runtime_oom_fragmentation"
+    if outside_is_large(memory):
+        return "runtime_oom_outside_pytorch"
+    return "runtime_oom_activation" if phase == "serving" else "undetermined"

@@ -1,0 +1,235 @@
+"""The lines of a vLLM log that carry figures or name a failure, V0 to the newest, as regular expressions.
+
+Source: the format strings of the named versions; see `docs/memory.md`. Group names are the names of the figures in the answer.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_N = r"-?[0-9]+(?:\.[0-9]+)?"
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """One kind of line: `kind` names it; figures are its named groups; `failure` marks a line that names why a start or run failed."""
+
+    kind: str
+    regex: re.Pattern[str]
+    failure: bool = False
+
+
+def _pattern(kind: str, regex: str, *, failure: bool = False) -> Pattern:
+    return Pattern(kind, re.compile(regex), failure)
+
+
+FIGURES = (
+    _pattern(
+        "version",
+        r"vLLM API server version (?P<version>\S+)|Initializing an? (?:V1 )?LLM engine \(v(?P<engine_version>[^)]+)\)",
+    ),
+    _pattern("arguments", r"non-default args: (?P<arguments>\{.*)|^(?:args: )?Namespace\((?P<namespace>.*)\)"),
+    _pattern("weights", rf"(?:Model loading took|Loading model weights took) (?P<weights_gib>{_N}) (?P<unit>GiB|GB)"),
+    _pattern(
+        "requested",
+        rf"Initial free memory: (?P<free0_gib>{_N}) GiB; Requested memory: (?P<gpu_memory_utilization>{_N}) \(util\), (?P<requested_gib>{_N}) GiB",
+    ),
+    _pattern(
+        "after_profiling",
+        rf"Free memory after profiling: (?P<free_after_gib>{_N}) GiB \(total\), (?P<free_within_gib>{_N}) GiB \(within requested\)",
+    ),
+    _pattern(
+        "profile",
+        rf"Total non KV cache memory: (?P<non_kv_gib>{_N})GiB; torch peak memory increase: (?P<activation_peak_gib>{_N})GiB; "
+        rf"non-torch forward increase memory: (?P<non_torch_gib>{_N})GiB; weights memory: (?P<weights_gib>{_N})GiB",
+    ),
+    _pattern("available_kv", rf"Available KV cache memory: (?P<available_kv_gib>{_N}) GiB"),
+    _pattern(
+        "explicit_kv",
+        rf"Initial free memory (?P<free0_gib>{_N}) GiB, reserved (?P<available_kv_gib>{_N}) ?GiB memory for KV Cache as specified by",
+    ),
+    _pattern("kv_tokens", r"(?:GPU|CPU|XPU) KV cache size: (?P<kv_capacity_tokens>[0-9,]+) tokens"),
+    _pattern(
+        "concurrency",
+        rf"Maximum concurrency for (?P<max_model_len_tokens>[0-9,]+) tokens per request: (?P<concurrency>{_N})x",
+    ),
+    _pattern("graphs", rf"Graph capturing finished in (?P<capture_seconds>{_N}) secs?, took (?P<graphs_gib>{_N}) Gi?B"),
+    _pattern("started", rf"init engine \(profile, create kv cache, warmup model\) took (?P<init_seconds>{_N}) s"),
+    _pattern("blocks", r"num_gpu_blocks is: (?P<num_gpu_blocks>[0-9]+)"),
+    _pattern(
+        "v0_blocks",
+        r"# (?:GPU|cuda|rocm|xpu|hpu) blocks: (?P<num_gpu_blocks>[0-9]+)(?:, # (?:CPU|cpu) blocks: (?P<num_cpu_blocks>[0-9]+))?",
+    ),
+    _pattern(
+        "token_budget", r"Chunked prefill is enabled with max_num_batched_tokens=(?P<max_num_batched_tokens>[0-9]+)"
+    ),
+    _pattern(
+        "override",
+        r"Overriding num_gpu_blocks=(?P<profiled_blocks>[0-9]+) with num_gpu_blocks_override=(?P<num_gpu_blocks>[0-9]+)",
+    ),
+    _pattern("window", r"Using max model len (?P<max_model_len_tokens>[0-9]+)"),
+    _pattern(
+        "v0_budget",
+        rf"total_gpu_memory \((?P<total_gib>{_N})GiB\) x gpu_memory_utilization \((?P<gpu_memory_utilization>{_N})\) = (?P<budget_gib>{_N})GiB",
+    ),
+    _pattern(
+        "v0_ledger",
+        rf"model weights take (?P<weights_gib>{_N})GiB; non_torch_memory takes (?P<non_torch_gib>{_N})GiB; "
+        rf"PyTorch activation peak memory takes (?P<activation_peak_gib>{_N})GiB; the rest of the memory reserved for KV Cache is (?P<available_kv_gib>{_N})GiB",
+    ),
+    _pattern(
+        "full_ledger",
+        rf"Free memory on device \((?P<free0_gib>{_N})/(?P<total_gib>{_N}) GiB\) on startup\. Desired GPU memory utilization is "
+        rf"\((?P<gpu_memory_utilization>{_N}), (?P<requested_gib>{_N}) GiB\)\. Actual usage is (?P<weights_gib>{_N}) GiB for weight, "
+        rf"(?P<activation_peak_gib>{_N}) GiB for peak activation, (?P<non_torch_gib>{_N}) GiB for non-torch memory, and (?P<graphs_gib>{_N}) GiB for CUDAGraph memory"
+        rf"(?:.*?`--kv-cache-memory=(?P<kv_bytes_requested>-?[0-9]+)`.*?`--kv-cache-memory=(?P<kv_bytes_full>-?[0-9]+)`)?"
+        rf"(?:.*?Current kv cache memory in use is (?P<available_kv_gib>{_N}) GiB)?",
+    ),
+    _pattern(
+        "padding",
+        rf"Add (?P<padding_layers>[0-9]+) padding layers, may waste at most (?P<waste_percent>{_N})% KV cache memory",
+    ),
+    _pattern(
+        "statistics",
+        rf"Running: (?P<running>[0-9]+) reqs,.*?(?:Waiting|Pending): (?P<waiting>[0-9]+) reqs,.*?(?:[A-Z]+ )?KV cache usage: (?P<kv_usage_percent>{_N})%",
+    ),
+    _pattern("shards", r"Loading safetensors checkpoint shards: +(?P<loaded_percent>[0-9]+)% Completed"),
+)
+
+FAILURES = (
+    _pattern(
+        "free_memory_short",
+        rf"Free memory on device \((?P<free_gib>{_N})/(?P<total_gib>{_N}) GiB\) on startup is less than desired GPU memory utilization "
+        rf"\((?P<gpu_memory_utilization>{_N}), (?P<requested_gib>{_N}) GiB\)",
+        failure=True,
+    ),
+    _pattern("no_blocks", r"No available memory for the cache blocks", failure=True),
+    _pattern(
+        "window_too_long",
+        rf"To serve at least one request with the models?'s max seq len \((?P<max_model_len_tokens>[0-9]+)\), \(?(?P<needed_gib>{_N}) GiB KV cache is needed, "
+        rf"which is larger than the available KV cache memory \((?P<available_kv_gib>{_N}) GiB\)(?:.*?estimated maximum model length is (?P<estimated_max_len_tokens>[0-9]+))?",
+        failure=True,
+    ),
+    _pattern(
+        "v0_window_too_long",
+        r"max seq len \((?P<max_model_len_tokens>[0-9]+)\) is larger than the maximum number of tokens that can be stored in KV cache \((?P<kv_capacity_tokens>[0-9]+)\)",
+        failure=True,
+    ),
+    _pattern(
+        "freed_while_profiling",
+        rf"Error in memory profiling\. Initial free memory (?P<initial_free_gib>{_N})(?: GiB)?, current free memory (?P<current_free_gib>{_N})(?: GiB)?",
+        failure=True,
+    ),
+    _pattern(
+        "sampler_warmup",
+        r"CUDA out of memory occurred when warming up (?P<what>sampler|pooler)(?: \(task=[^)]*\))? with (?P<dummy_requests>[0-9]+) dummy requests",
+        failure=True,
+    ),
+    _pattern(
+        "swap_too_large",
+        rf"Too large swap space\. (?P<swap_gib>{_N}) GiB out of the (?P<cpu_gib>{_N}) GiB total CPU memory",
+        failure=True,
+    ),
+    _pattern(
+        "window_over_model",
+        r"User-specified max_model_len \((?P<asked_len>[0-9]+)\) is greater than the derived max_model_len \((?P<key>[^=]+)=(?P<derived_len>[0-9]+)",
+        failure=True,
+    ),
+    _pattern(
+        "budget_under_window",
+        r"max_num_batched_tokens \((?P<max_num_batched_tokens>[0-9]+)\) is smaller than max_model_len \((?P<max_model_len_tokens>[0-9]+)\)",
+        failure=True,
+    ),
+    _pattern(
+        "budget_under_seats",
+        r"max_num_batched_tokens \((?P<max_num_batched_tokens>[0-9]+)\) must be greater than or equal to max_num_seqs \((?P<max_num_seqs>[0-9]+)\)",
+        failure=True,
+    ),
+    _pattern(
+        "utilization_over_one",
+        rf"GPU memory utilization must be less than 1\.0\. Got (?P<gpu_memory_utilization>{_N})",
+        failure=True,
+    ),
+    _pattern(
+        "heads",
+        r"Total number of attention heads \((?P<heads>[0-9]+)\) must be divisible by tensor parallel size \((?P<tensor_parallel_size>[0-9]+)\)",
+        failure=True,
+    ),
+    _pattern("metrics_bug", r"Counters can only be incremented by non-negative amounts", failure=True),
+    _pattern(
+        "host_killed",
+        r"OOMKilled|Out of memory: Killed process|oom-kill|(?:exit code|exited with code|Exit Code:|exitcode:?|signal) ?(?P<exit_code>137|-9)\b|^Killed$",
+        failure=True,
+    ),
+    _pattern(
+        "host_memory",
+        r"DefaultCPUAllocator: (?:can't|not enough) allocate memory|\[Errno 12\] Cannot allocate memory|^MemoryError\b",
+        failure=True,
+    ),
+    _pattern("host_signal", r"Failed core proc\(s\): \{.*?: (?P<exit_code>-9)\b", failure=True),
+)
+
+GENERIC = re.compile(
+    r"Engine core initialization failed|WorkerProc initialization failed|EngineCore failed to start|EngineCore encountered a fatal error|"
+    r"WorkerProc hit an exception|Engine process failed to start|engine process .* died"
+)
+FATAL = re.compile(
+    r"EngineCore encountered a fatal error|AsyncEngineDeadError|EngineDeadError|Background loop has errored"
+)
+OUT_OF_MEMORY = re.compile(
+    r"(?:CUDA|HIP|XPU) out of memory|torch\.(?:cuda\.)?OutOfMemoryError|Tried to allocate [0-9.]+ "
+)
+DRIVER_OUT_OF_MEMORY = re.compile(
+    r"(?:CUDA|HIP) error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|NCCL.*unhandled cuda error|unhandled cuda error"
+)
+EXCEPTION = re.compile(
+    r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failure))(?:: |$)(?P<message>.*)"
+)
+VALUE_ERROR = re.compile(r"^\s*Value error, (?P<message>.*)")
+FRAME = re.compile(r'File "(?P<file>[^"]+)", line [0-9]+, in (?P<function>\S+)')
+
+PHASES = (
+    (
+        "weights",
+        re.compile(r"\b(?:load_model|load_weights|create_weights|process_weights_after_loading|initialize_model)\b"),
+    ),
+    ("sampler", re.compile(r"\b(?:_dummy_sampler_run|_dummy_pooler_run)\b")),
+    ("graphs", re.compile(r"\b(?:capture_model|_capture_cudagraphs|capture_graph)\b")),
+    (
+        "kv_allocation",
+        re.compile(r"\b(?:initialize_kv_cache|_allocate_kv_cache_tensors|_allocate_kv_cache|initialize_from_config)\b"),
+    ),
+    ("profiling", re.compile(r"\b(?:profile_run|determine_available_memory|determine_num_available_blocks)\b")),
+    ("serving", re.compile(r"\b(?:execute_model|step|run_busy_loop)\b")),
+)
+"""Phase of the engine by the frames of a traceback; the first that any frame names wins."""
+
+KEYWORDS = (
+    "GiB",
+    "concurrency",
+    "KV cache",
+    "emory",
+    "rror",
+    " blocks",
+    "version",
+    "non-default args",
+    ", line ",
+    "max model len",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "Exception",
+    "exit",
+    "Kill",
+    "out of",
+    "LLM engine",
+    "num_gpu_blocks",
+    "KV Cache",
+    "shards",
+    "Namespace(",
+    "Failure",
+    "Exit",
+    "must be divisible",
+    "incremented",
+)
+"""A line that holds none of these cannot match anything above; a test holds every pattern to that."""
