@@ -44,6 +44,8 @@ INTER_TOKEN_LATENCY_EDGES_SECONDS = (
 
 LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
+_UNION_TAG = re.compile(r"(constrained-)?(str|int|bool)|list\[str\]")
+
 Duration = Annotated[str, Field(description="such as 30s, 6h or 2d")]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -337,9 +339,7 @@ def _first_mistake(error: ValidationError, text: str, path: Path) -> str:
     """One line for the first mistake; inputs are left out, since one of them may be a secret."""
     mistakes = error.errors(include_url=False, include_context=False, include_input=False)
     first = mistakes[0]
-    place = [
-        part for part in first["loc"] if not (isinstance(part, str) and part in {"str", "int", "bool", "list[str]"})
-    ]
+    place = [part for part in first["loc"] if not (isinstance(part, str) and _UNION_TAG.fullmatch(part))]
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
     reason = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":

@@ -1,0 +1,157 @@
+"""Incident files as sources: one recorded incident, opened lazily, seen as of a cursor.
+
+A question about three metrics reads three metrics. `CapsuleSource` has its own clock, the cursor, and uses no sample after it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from collectors.capsule_body import BodyReader
+from collectors.capsule_file import SUFFIX as SUFFIX
+from collectors.capsule_file import open_parts
+from collectors.capsule_file import write_capsule as write_capsule
+from collectors.manifest import Manifest
+from collectors.model import Frame, Labels, MetricMeta, Samples, SourceInfo, Vector, Window
+from collectors.promql_text import selectors_of
+from collectors.source import SourceBroken
+from collectors.store.blocks import Blocks
+from collectors.store.embedded import EmbeddedSource
+
+Progress = Callable[[float, str], None]
+
+
+class Capsule:
+    """An opened incident file. Series are read when first asked for and kept in `blocks`. Thread-safe."""
+
+    def __init__(self, manifest: Manifest, reader: BodyReader | None, path: Path | None = None) -> None:
+        self.manifest = manifest
+        self.path = path
+        self._reader = reader
+        self._blocks = Blocks()
+        for name, meta in manifest.metadata().items():
+            self._blocks.set_metadata(name, meta)
+        self._loaded: set[str] = set()
+        self._names = reader.metric_names() if reader is not None else frozenset()
+        self._complete = reader is None
+        self._lock = threading.Lock()
+
+    @property
+    def title(self) -> str:
+        return self.manifest.title or (self.path.stem if self.path is not None else "incident")
+
+    @property
+    def blocks(self) -> Blocks:
+        """All series in memory."""
+        self.load(None)
+        return self._blocks
+
+    @property
+    def lazy_blocks(self) -> Blocks:
+        """Only what `load` has read so far."""
+        return self._blocks
+
+    def metric_names(self) -> frozenset[str]:
+        """Every metric name in the file."""
+        if self._names is None:
+            self.load(None)
+        return self._names or frozenset()
+
+    def load(self, wanted: Collection[str] | None, progress: Progress | None = None) -> None:
+        """Read the wanted metrics (None: all) unless they are in memory already. Raises SourceBroken."""
+        with self._lock:
+            if self._complete or self._reader is None:
+                return
+            if self._names is None or wanted is None:
+                missing = None if self._names is None else self._names - self._loaded
+            else:
+                missing = (self._names & frozenset(wanted)) - self._loaded
+            if missing is not None and not missing:
+                return
+            series = list(self._reader.read(missing, progress))
+            self._check_window(series)
+            self._blocks.load(series)
+            self._loaded |= {each.labels.get("__name__", "") for each in series} if missing is None else missing
+            if missing is None:
+                self._names = frozenset(self._loaded)
+            self._complete = self._loaded >= (self._names or frozenset())
+
+    def _check_window(self, series: Sequence[Samples]) -> None:
+        start_ms, end_ms = self.manifest.window.start_ms, self.manifest.window.end_ms
+        for each in series:
+            if each.times_ms.size and not (start_ms <= each.times_ms[0] and each.times_ms[-1] <= end_ms):
+                raise SourceBroken(
+                    f"{self.path or self.title}: series {dict(each.labels)} has samples outside the window of the manifest",
+                    "Were seconds and milliseconds mixed up?",
+                )
+
+    def samples(self) -> Iterable[Samples]:
+        """All series in file order, read anew each time, one at a time."""
+        if self._reader is None:
+            return iter(())
+        return self._reader.read()
+
+
+def read_capsule(path: Path | str, *, progress: Progress | None = None) -> Capsule:
+    """Open an incident file or an unpacked folder; its hash is checked, its series are read when asked for.
+
+    Raises SourceBroken with one line that says what is wrong with it.
+    """
+    manifest, reader = open_parts(Path(path))
+    reader.verify(progress)
+    return Capsule(manifest, reader, Path(path))
+
+
+class CapsuleSource(EmbeddedSource):
+    """A capsule as of a cursor: its `now_ms` is the cursor, and no sample after the cursor is ever used.
+
+    `cursor` is an instant, or a function that gives one anew for each question; None is the end of the recording.
+    """
+
+    def __init__(self, capsule: Capsule, cursor: int | Callable[[], int] | None = None) -> None:
+        self.capsule = capsule
+        end_ms = capsule.manifest.window.end_ms
+        fixed_ms = end_ms if cursor is None else cursor
+        clock = fixed_ms if callable(fixed_ms) else lambda: fixed_ms
+        super().__init__(capsule.lazy_blocks, name=capsule.title, kind="capsule", clock=clock, until=clock)
+
+    def info(self) -> SourceInfo:
+        origin = self.capsule.manifest.source
+        return SourceInfo(self.capsule.title, "capsule", origin.backend, origin.version, origin.url)
+
+    def extent_ms(self) -> tuple[int, int] | None:
+        window = self.capsule.manifest.window
+        return window.start_ms, max(window.start_ms, min(window.end_ms, self.now_ms()))
+
+    def instant(self, promql: str, at_ms: int) -> Vector:
+        self._load(promql)
+        return super().instant(promql, at_ms)
+
+    def range(self, promql: str, window: Window) -> Frame:
+        self._load(promql)
+        return super().range(promql, window)
+
+    def samples(self, selector: str, start_ms: int, end_ms: int) -> list[Samples]:
+        self._load(selector)
+        return super().samples(selector, start_ms, end_ms)
+
+    def series(self, matchers: Sequence[str], start_ms: int, end_ms: int) -> list[Labels]:
+        for matcher in matchers:
+            self._load(matcher)
+        return super().series(matchers, start_ms, end_ms)
+
+    def metadata(self) -> Mapping[str, MetricMeta]:
+        return self.capsule.manifest.metadata()
+
+    def _load(self, promql: str) -> None:
+        """Read the metrics that the query can touch."""
+        names = self.capsule.metric_names()
+        wanted: set[str] = set()
+        for selector in selectors_of(promql):
+            if selector.name:
+                wanted.add(selector.name)
+            else:
+                wanted.update(name for name in names if selector.may_select(name))
+        self.capsule.load(wanted)

@@ -1,0 +1,244 @@
+"""The body of an incident file: series lines in gzip members that can be read one by one.
+
+A gzip file may consist of several members; any gunzip reads them as one text. The manifest lists where each member lies and which metrics it
+holds, so that a question about three metrics unpacks and parses three metrics. Reading trusts nothing: sizes are limits, names are checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import BinaryIO
+
+from collectors.manifest import BODY_FILE, Body, Member
+from collectors.model import Samples
+from collectors.series_lines import MAX_LINE_BYTES, SeriesDecoder, encode_series, line_name, sort_key
+from collectors.source import SourceBroken
+
+MEMBER_BYTES = 256 * 1024
+"""A member ends at the next metric name after this many bytes, or anywhere after sixteen times as many."""
+MAX_SERIES = 1_000_000
+MAX_RAW_BYTES = 32 * 1024**3
+MAX_MEMBER_RAW_BYTES = 1024**3
+MAX_RATIO = 400
+"""Unpacked against packed size, checked above RATIO_FREE_BYTES. Idle fleets reach 60; gzip itself ends at 1030."""
+RATIO_FREE_BYTES = 256 * 1024**2
+_READ_BYTES = 1024 * 1024
+
+
+class BodyWriter:
+    """Writes sorted series into gzip members; `finish` returns the manifest's account of them. Bounded memory."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+        self._members: list[Member] = []
+        self._lines: list[bytes] = []
+        self._raw = self._samples = self._written = 0
+        self._names: list[str] = []
+        self._last: tuple[str, tuple[tuple[str, str], ...]] | None = None
+
+    def add(self, series: Samples) -> None:
+        """Append one series. Raises SourceBroken when it does not sort after the one before it (twice, or unsorted)."""
+        key = sort_key(series.labels)
+        if self._last is not None and key <= self._last:
+            raise SourceBroken(f"series {dict(series.labels)} comes twice or out of order")
+        name = key[0]
+        if self._raw >= MEMBER_BYTES and (name != self._names[-1] or self._raw >= 16 * MEMBER_BYTES):
+            self._end_member()
+        self._last = key
+        line = encode_series(series)
+        self._lines.append(line)
+        self._raw += len(line)
+        self._samples += series.times_ms.size
+        if not self._names or self._names[-1] != name:
+            self._names.append(name)
+
+    def _end_member(self) -> None:
+        packer = zlib.compressobj(9, zlib.DEFLATED, 31)  # 31: gzip framing, whose header zlib writes with mtime 0
+        packed = b"".join([*map(packer.compress, self._lines), packer.flush()])
+        self._members.append(
+            Member(
+                offset=self._written,
+                bytes=len(packed),
+                raw_bytes=self._raw,
+                series=len(self._lines),
+                samples=self._samples,
+                metrics=tuple(self._names),
+            )
+        )
+        self._file.write(packed)
+        self._hash.update(packed)
+        self._written += len(packed)
+        self._lines, self._names = [], []
+        self._raw = self._samples = 0
+
+    def finish(self) -> Body:
+        """Write what is left; sizes, hash and members of the whole body."""
+        if self._lines or not self._members:
+            self._end_member()
+        return Body(
+            sha256=self._hash.hexdigest(),
+            bytes=self._written,
+            raw_bytes=sum(member.raw_bytes for member in self._members),
+            series=sum(member.series for member in self._members),
+            samples=sum(member.samples for member in self._members),
+            members=tuple(self._members),
+        )
+
+
+class BodyReader:
+    """Reads series of a body on demand. `file` is open for reading, the body lies at `offset` in it. Thread-safe."""
+
+    def __init__(self, file: BinaryIO, offset: int, size: int, body: Body, where: str) -> None:
+        self._file = file
+        self._offset = offset
+        self._size = size
+        self._where = where
+        self._lock = threading.Lock()
+        self.body = body
+        self._check_account()
+
+    def _check_account(self) -> None:
+        body = self.body
+        if body.bytes != self._size:
+            raise SourceBroken(
+                f"{self._where}: {BODY_FILE} has {self._size} bytes, its manifest says {body.bytes}",
+                "The file is cut off or was changed; take another copy",
+            )
+        if body.series > MAX_SERIES:
+            raise SourceBroken(f"{self._where} has {body.series} series, more than the {MAX_SERIES} that are read")
+        _check_bomb(body.raw_bytes, body.bytes, self._where)
+        if not body.members:
+            return
+        end = 0
+        for member in body.members:
+            if member.offset != end or member.raw_bytes > MAX_MEMBER_RAW_BYTES:
+                raise SourceBroken(f"{self._where}: the manifest's list of members is damaged at byte {end}")
+            end += member.bytes
+        totals = [
+            sum(getattr(member, field) for member in body.members) for field in ("raw_bytes", "series", "samples")
+        ]
+        if end != body.bytes or totals != [body.raw_bytes, body.series, body.samples]:
+            raise SourceBroken(f"{self._where}: the manifest's members do not add up to its body")
+
+    def verify(self, progress: Callable[[float, str], None] | None = None) -> None:
+        """Compare the body's sha256 with the manifest's. Raises SourceBroken."""
+        digest = hashlib.sha256()
+        for start in range(0, self._size, _READ_BYTES * 8):
+            digest.update(self._read(start, min(_READ_BYTES * 8, self._size - start)))
+            if progress is not None:
+                progress(start / self._size, "checking the hash")
+        if digest.hexdigest() != self.body.sha256:
+            raise SourceBroken(
+                f"{self._where}: the sha256 of {BODY_FILE} is not the one in its manifest",
+                "The file is damaged or was changed; take another copy",
+            )
+
+    def metric_names(self) -> frozenset[str] | None:
+        """All metric names; None when the manifest lists no members and only reading would tell."""
+        if not self.body.members:
+            return None
+        return frozenset(name for member in self.body.members for name in member.metrics)
+
+    def read(
+        self, wanted: Collection[str] | None = None, progress: Callable[[float, str], None] | None = None
+    ) -> Iterator[Samples]:
+        """Series of the wanted metrics (None: all), in file order. Raises SourceBroken naming line and reason."""
+        decoder = SeriesDecoder()
+        number = 0
+        last: tuple[str, tuple[tuple[str, str], ...]] | None = None
+        for member in self.body.members or (None,):
+            if member is not None and wanted is not None and not any(name in wanted for name in member.metrics):
+                number += member.series
+                last = None
+                continue
+            if progress is not None and member is not None:
+                progress(member.offset / self._size, "reading samples")
+            for line in self._lines(member):
+                number += 1
+                if number > MAX_SERIES:
+                    raise SourceBroken(f"{self._where} has more than the {MAX_SERIES} series that are read")
+                name = line_name(line) if wanted is not None else None
+                if name is not None and wanted is not None and name not in wanted:
+                    last = None
+                    continue
+                series = self._decoded(decoder, line, number)
+                key = sort_key(series.labels)
+                if member is not None and key[0] not in member.metrics:
+                    raise SourceBroken(
+                        f"{self._where}: line {number} holds {key[0]!r}, which its manifest does not list"
+                    )
+                if last is not None and key <= last:
+                    kind = "comes twice" if key == last else "is out of order"
+                    raise SourceBroken(f"{self._where}: line {number}: the series {dict(series.labels)} {kind}")
+                last = key
+                if wanted is None or key[0] in wanted:
+                    yield series
+
+    def _decoded(self, decoder: SeriesDecoder, line: bytes, number: int) -> Samples:
+        try:
+            return decoder.decode(line, number)
+        except SourceBroken as error:
+            raise SourceBroken(f"{self._where}: {error.cause}", error.next_step) from None
+
+    def _lines(self, member: Member | None) -> Iterator[bytes]:
+        if member is None:
+            yield from self._scan()
+            return
+        unpacker = zlib.decompressobj(31)
+        try:
+            raw = unpacker.decompress(self._read(member.offset, member.bytes), member.raw_bytes + 1)
+        except zlib.error as error:
+            raise SourceBroken(f"{self._where}: {BODY_FILE} is damaged at byte {member.offset}: {error}") from None
+        if len(raw) != member.raw_bytes or not unpacker.eof or unpacker.unused_data:
+            raise SourceBroken(f"{self._where}: {BODY_FILE} does not unpack to the size that its manifest says")
+        lines = raw.splitlines()
+        if len(lines) != member.series:
+            raise SourceBroken(f"{self._where}: {BODY_FILE} has not the number of series that its manifest says")
+        yield from lines
+
+    def _scan(self) -> Iterator[bytes]:
+        """Lines of a body without a list of members, unpacked in bounded pieces."""
+        unpacker = zlib.decompressobj(31)
+        rest, unpacked, packed_at = b"", 0, 0
+        pending = b""
+        while packed_at < self._size or pending:
+            if not pending:
+                pending = self._read(packed_at, min(_READ_BYTES, self._size - packed_at))
+                packed_at += len(pending)
+            try:
+                raw = unpacker.decompress(pending, _READ_BYTES * 8)
+            except zlib.error as error:
+                raise SourceBroken(f"{self._where}: {BODY_FILE} is damaged: {error}") from None
+            pending = unpacker.unconsumed_tail
+            if unpacker.eof:
+                pending = unpacker.unused_data
+                unpacker = zlib.decompressobj(31)
+            unpacked += len(raw)
+            _check_bomb(unpacked, self._size, self._where)
+            *lines, rest = (rest + raw).split(b"\n")
+            if len(rest) > MAX_LINE_BYTES:
+                raise SourceBroken(f"{self._where}: a line is longer than {MAX_LINE_BYTES} bytes")
+            yield from (line for line in lines if line.strip())
+        if rest.strip():
+            yield rest
+
+    def _read(self, start: int, count: int) -> bytes:
+        with self._lock:
+            self._file.seek(self._offset + start)
+            return self._file.read(count)
+
+
+def _check_bomb(raw_bytes: int, packed_bytes: int, where: str) -> None:
+    if raw_bytes > MAX_RAW_BYTES:
+        raise SourceBroken(f"{where} unpacks to more than the {MAX_RAW_BYTES >> 30} GiB that are read")
+    if raw_bytes > RATIO_FREE_BYTES and raw_bytes > MAX_RATIO * packed_bytes:
+        raise SourceBroken(f"{where} unpacks to more than {MAX_RATIO} times its size, as no recording does")
+
+
+def sorted_series(series: Iterable[Samples]) -> list[Samples]:
+    """Series in the order of an incident file."""
+    return sorted(series, key=lambda each: sort_key(each.labels))
