@@ -34,7 +34,7 @@ class QuantileInterval:
 
     q: float
     estimate: float
-    """Prometheus's interpolation; in the last bucket its lower bound."""
+    """Prometheus's interpolation; in the last bucket its lower bound; NaN for q = 0 over an empty first bucket, as there."""
     lo: float
     """0 in the first bucket of a histogram whose first bound is positive, else -inf there."""
     hi: float
@@ -77,7 +77,7 @@ class QuantileSeries:
     def at(self, q: float, step: int = -1) -> QuantileInterval | None:
         """The interval of quantile q at one step; None where nothing was observed. Raises ValueError for a q not asked."""
         row = self.quantiles.index(q)
-        if np.isnan(self.estimate[row, step]):
+        if np.isnan(self.lo[row, step]):
             return None
         return QuantileInterval(
             q=q,
