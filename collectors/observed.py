@@ -7,10 +7,11 @@ carry a running total in which resets are mended and a series born above zero co
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from collectors.model import Floats, Int64s, Labels
 
@@ -183,7 +184,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Replica:
-    """One scraped target. `up` is NaN where the source holds no `up` sample for that scrape.
+    """One scraped target. `up` is NaN where the source holds no `up` sample for that scrape; `answered`: it brought samples.
 
     duplicates: label sets under which the same process was found again (HA pair, two jobs); their samples are not used.
     """
@@ -195,6 +196,7 @@ class Replica:
     up: Floats
     process_start_seconds: Floats
     scrape_duration_seconds: Floats
+    answered: npt.NDArray[np.bool_]
     http: tuple[HttpSeries, ...]
     ranks: tuple[Rank, ...]
     duplicates: tuple[Labels, ...] = ()
@@ -215,16 +217,6 @@ class Replica:
         """First scrape of the process that runs at an instant, as far as the window shows."""
         past = [t for t in self.restarts_ms if t <= at_ms]
         return past[-1] if past else (int(self.times_ms[0]) if len(self.times_ms) else at_ms)
-
-    def answered(self) -> Floats:
-        """1.0 per scrape that brought any sample of the process, 0.0 where it brought none, in the order of times_ms."""
-        brought = ~np.isnan(self.process_start_seconds)
-        for rank in self.ranks:
-            for values in rank.gauges.values():
-                brought = brought | ~np.isnan(values)
-        for series in self.http:
-            brought = brought | ~np.isnan(series.counter.values)
-        return brought.astype(np.float64)
 
     def http_increase(self, start_ms: int, end_ms: int, *, statuses: str = "", generating: bool = True) -> float:
         """Requests that ended between two instants. statuses: first digits to count ("45" = 4xx and 5xx; "" = all)."""
@@ -249,7 +241,6 @@ class Observations:
     warnings: tuple[str, ...] = ()
     query_count: int = 0
     source_name: str = ""
-    foreign: Mapping[str, int] = field(default_factory=dict)
 
     def ranks(self) -> Iterator[tuple[Replica, Rank]]:
         """Every rank with its replica, ordered by instance and engine."""

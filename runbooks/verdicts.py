@@ -234,7 +234,9 @@ def _text_lines(diagnosis: Diagnosis) -> Iterable[str]:
         if verdict.runbook:
             yield f"  next: pagewatch walk {verdict.runbook}"
     for state in diagnosis.replicas:
-        yield f"{state.place.instance} rank {state.place.engine or '-'}: {state.state}" + (f" ({state.why})" if state.why else "")
+        yield f"{state.place.instance} rank {state.place.engine or '-'}: {state.state}" + (
+            f" ({state.why})" if state.why else ""
+        )
     for law in diagnosis.laws:
         if law.status == "broken":
             yield f"check broken: {law.id} on {law.where}: {law.evidence}"
