@@ -6,22 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from runbooks.verdicts import Where, rfc3339
+from runbooks.wording import worded
+
 FindingWord = Literal["yes", "no", "inconclusive", "error", "needs_answer"]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a walk looks: the fleet, one replica, or one rank inside it."""
-
-    scope: Literal["fleet", "replica", "rank"]
-    replicas: tuple[tuple[str, str], ...] = ()
-    """(instance, engine) pairs."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "scope": self.scope,
-            "replicas": [{"instance": instance, "engine": engine} for instance, engine in self.replicas],
-        }
 
 
 @dataclass(frozen=True)
@@ -33,13 +21,18 @@ class Number:
     value: float | None
     unit: str
     kind: str
-    """measured, estimated, derived, simulated or documented."""
+    """Kind of evidence: measured, estimated, derived, inferred, configured, simulated or documented."""
     promql: str
     """The resolved PromQL that was asked; copyable."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of the series that stands for the place when there were several."""
     note: str = ""
     """Why there is no value, or a warning of the source."""
+
+    @property
+    def words(self) -> str:
+        """The value with its unit, `no data` when there is none."""
+        return worded(self.value, self.unit)
 
 
 @dataclass(frozen=True)
@@ -85,6 +78,10 @@ class Leaf:
     verify_step: str = ""
     runbook: str | None = None
     """Another runbook to open, when the cause is treated there."""
+    steps_led_to: str | None = None
+    """The cause that the steps alone led to, where the whole diagnosis weighs the evidence otherwise."""
+    evidence: tuple[str, ...] = ()
+    cannot_know: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,7 @@ class Walk:
     title: str
     at_ms: int
     source: str
-    place: Place
+    where: Where
     findings: tuple[Finding, ...]
     outcome: Leaf
 
@@ -109,8 +106,38 @@ class Walk:
         return {
             "schema": 1,
             "runbook": self.runbook,
-            "at": self.at_ms / 1000,
-            "where": self.place.to_json(),
+            "at": rfc3339(self.at_ms),
+            "where": self.where.to_json(),
             "steps": [finding.to_json() for finding in self.findings],
             "outcome": {"cause": self.outcome.cause, "confidence": self.outcome.confidence},
         }
+
+    def to_text(self) -> str:
+        """The same for a person: one line a step, the numbers beneath it, the outcome last."""
+        marks = {"yes": "yes", "no": "no ", "inconclusive": "?  ", "error": "!  ", "needs_answer": "ask"}
+        lines = [f"{self.title} on {self.where} at {rfc3339(self.at_ms)} ({self.source})"]
+        for finding in self.findings:
+            lines.append(f"{'>' if finding.on_path else ' '} {marks[finding.finding]}  {finding.question}")
+            lines += [f"          {n.label}: {n.words}" + (f" ({n.note})" if n.note else "") for n in finding.numbers]
+            if finding.says:
+                lines.append(f"          {finding.says}")
+            if finding.on_path:
+                lines += [f"          - {line}" for line in finding.instructions]
+        out = self.outcome
+        lines.append(f"=> {out.confidence}: {out.cause or 'no cause, a checklist'}. {out.says}")
+        for label, text in (
+            ("runner-up", f"{out.runner_up}; to tell them apart: {out.separating_check}" if out.runner_up else ""),
+            ("change to consider", out.change),
+            ("risk", out.risk),
+            ("verify afterwards", out.verify),
+            ("next", f"pagewatch walk {out.runbook}" if out.runbook else ""),
+        ):
+            if text:
+                lines.append(f"   {label}: {text}")
+        return "\n".join(printable(line) for line in lines)
+
+
+def printable(text: str) -> str:
+    """Text from outside on one terminal line: control characters become visible escapes, long values are cut."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return shown if len(shown) <= 600 else shown[:597] + "..."

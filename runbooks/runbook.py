@@ -5,18 +5,22 @@ A wrong predicate, signal, number, step or cause is refused with the file and th
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from runbooks.causes import CAUSES
+from runbooks.verdicts import CAUSES
+from runbooks.naming import default_names
 from runbooks.predicates import Predicate
 from runbooks.template import TemplateError, check_template
 
 Identifier = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
-EvidenceKind = Literal["measured", "estimated", "derived", "simulated", "documented"]
+PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
+"""A number's place in a `says` text."""
+EvidenceKind = Literal["measured", "estimated", "derived", "inferred", "configured", "simulated", "documented"]
 
 
 class RunbookError(Exception):
@@ -42,7 +46,7 @@ class Query(_Table):
     @model_validator(mode="after")
     def _known_signals(self) -> Query:
         try:
-            check_template(self.promql)
+            check_template(self.promql, default_names())
         except TemplateError as error:
             raise ValueError(f"promql of {self.name}: {error}") from None
         return self
@@ -100,6 +104,10 @@ class Step(_Table):
         for name in self.predicate.number_names() if self.predicate else ():
             if name not in names:
                 raise ValueError(f"step {self.id}: the predicate reads number {name!r}, which the step does not have")
+        for answer, text in self.says.items():
+            for name in PLACEHOLDER.findall(text):
+                if name not in names:
+                    raise ValueError(f"step {self.id}: says.{answer} shows {{{name}}}, which the step does not have")
         return self
 
 
@@ -108,9 +116,13 @@ class Outcome(_Table):
 
     id: str = Identifier
     cause: str | None = None
-    """A cause of the closed list; `verdict` = whatever the diagnosis names here; none for a checklist."""
+    """A cause of the closed list; none for a checklist or a question that has no cause."""
     confidence: Literal["likely", "possible", "undetermined"] = "likely"
     says: str
+    stands: bool = False
+    """True when a person's answer or a log decided it: it is not held to the diagnosis of the metrics."""
+    runbook: str | None = None
+    """Another runbook to go on with."""
     change: str = ""
     risk: str = ""
     verify: str = ""
@@ -164,7 +176,7 @@ class Detector(_Table):
     @model_validator(mode="after")
     def _whole(self) -> Detector:
         try:
-            check_template(self.promql)
+            check_template(self.promql, default_names())
         except TemplateError as error:
             raise ValueError(f"detector {self.name}: {error}") from None
         if (self.export == "none") != bool(self.no_export_reason):
@@ -226,7 +238,9 @@ class Runbook(_Table):
                 if kind == "outcome" and name in outcomes:
                     continue
                 if target not in steps:
-                    raise ValueError(f"step {step.id}: next.{answer} names {target!r}, which is no step or outcome here")
+                    raise ValueError(
+                        f"step {step.id}: next.{answer} names {target!r}, which is no step or outcome here"
+                    )
                 if steps.index(target) <= place:
                     raise ValueError(f"step {step.id}: next.{answer} goes back to {target!r}; a walk only goes forward")
         for outcome in self.outcome:
