@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from runbooks.memory.framing import unframe
-from runbooks.memory.refusals import RULES, Context, Refusal
+from runbooks.memory.refusal import Context, Refusal
+from runbooks.memory.refusals import RULES
 
 MOST_REQUESTS = 1_000
 KEYWORDS = (

@@ -17,14 +17,63 @@ class Pattern:
 
     kind: str
     regex: re.Pattern[str]
+    literal: str
     failure: bool = False
+
+    def search(self, text: str) -> re.Match[str] | None:
+        """`regex.search`, after a look for `literal`, which every match holds ('' = look with the expression at once)."""
+        return self.regex.search(text) if self.literal in text else None
+
+
+_LITERALS = {
+    "weights": "took",
+    "requested": "Requested memory",
+    "after_profiling": "Free memory after profiling",
+    "profile": "Total non KV cache",
+    "available_kv": "Available KV cache memory",
+    "explicit_kv": "memory for KV Cache",
+    "kv_tokens": "KV cache size",
+    "concurrency": "Maximum concurrency",
+    "graphs": "Graph capturing",
+    "started": "init engine",
+    "blocks": "num_gpu_blocks is",
+    "v0_blocks": " blocks: ",
+    "token_budget": "Chunked prefill is enabled",
+    "override": "Overriding num_gpu_blocks",
+    "window": "Using max model len",
+    "v0_budget": "total_gpu_memory",
+    "v0_ledger": "model weights take",
+    "full_ledger": "Actual usage is",
+    "padding": "padding layers",
+    "statistics": "Running: ",
+    "shards": "checkpoint shards",
+    "free_memory_short": "on startup is less than",
+    "no_blocks": "No available memory",
+    "window_too_long": "To serve at least one",
+    "v0_window_too_long": "is larger than the maximum number",
+    "freed_while_profiling": "Error in memory profiling",
+    "sampler_warmup": "warming up",
+    "swap_too_large": "Too large swap",
+    "window_over_model": "User-specified max_model_len",
+    "budget_under_window": "is smaller than max_model_len",
+    "budget_under_seats": "must be greater than or equal to max_num_seqs",
+    "utilization_over_one": "must be less than 1.0",
+    "heads": "must be divisible",
+    "metrics_bug": "non-negative amounts",
+    "host_signal": "Failed core proc",
+}
+"""What every line of a kind holds, for a cheap look before the expression."""
 
 
 def _pattern(kind: str, regex: str, *, failure: bool = False) -> Pattern:
-    return Pattern(kind, re.compile(regex), failure)
+    return Pattern(kind, re.compile(regex), _LITERALS.get(kind, ""), failure)
 
 
 FIGURES = (
+    _pattern(
+        "statistics",
+        rf"Running: (?P<running>[0-9]+) reqs,.*?(?:Waiting|Pending): (?P<waiting>[0-9]+) reqs,.*?(?:[A-Z]+ )?KV cache usage: (?P<kv_usage_percent>{_N})%",
+    ),
     _pattern(
         "version",
         r"vLLM API server version (?P<version>\S+)|Initializing an? (?:V1 )?LLM engine \(v(?P<engine_version>[^)]+)\)",
@@ -89,10 +138,6 @@ FIGURES = (
     _pattern(
         "padding",
         rf"Add (?P<padding_layers>[0-9]+) padding layers, may waste at most (?P<waste_percent>{_N})% KV cache memory",
-    ),
-    _pattern(
-        "statistics",
-        rf"Running: (?P<running>[0-9]+) reqs,.*?(?:Waiting|Pending): (?P<waiting>[0-9]+) reqs,.*?(?:[A-Z]+ )?KV cache usage: (?P<kv_usage_percent>{_N})%",
     ),
     _pattern("shards", r"Loading safetensors checkpoint shards: +(?P<loaded_percent>[0-9]+)% Completed"),
 )
@@ -208,6 +253,19 @@ PHASES = (
 KEYWORDS = (
     "GiB",
     "concurrency",
+    "Graph capturing",
+    "init engine",
+    "oom-kill",
+    "signal",
+    "failed to start",
+    "initialization failed",
+    "exception",
+    "died",
+    "ALLOC",
+    "MEMORY",
+    "allocate",
+    "NCCL",
+    "unhandled",
     "KV cache",
     "emory",
     "rror",
@@ -233,3 +291,6 @@ KEYWORDS = (
     "incremented",
 )
 """A line that holds none of these cannot match anything above; a test holds every pattern to that."""
+
+ROUTINE = (" 200 OK", "Received request ", "Added request ")
+"""Lines of ordinary service: most of a long log, and never a figure or a failure."""

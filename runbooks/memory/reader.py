@@ -18,6 +18,7 @@ from runbooks.memory.patterns import (
     KEYWORDS,
     OUT_OF_MEMORY,
     PHASES,
+    ROUTINE,
     VALUE_ERROR,
 )
 from runbooks.memory.torch_oom import OutOfMemory, parse_out_of_memory
@@ -72,8 +73,13 @@ class Attempt:
     started: bool = False
     statistics: int = 0
     peak_kv_usage_percent: float = 0.0
-    last_waiting: int = 0
+    most_waiting: int = 0
     recognised: int = 0
+
+    @property
+    def serving_without_fault(self) -> bool:
+        """True while the server runs: an exception then belongs to one request, and only a fatal line makes it the engine's."""
+        return (self.started or self.statistics > 0) and not self.fatal and self.generic_failures == 0
 
     @property
     def failed(self) -> bool:
@@ -92,7 +98,10 @@ class Attempt:
 def read_log(lines: Iterable[str]) -> list[Attempt]:
     """The attempts found, in order; at least one, perhaps empty. One pass; memory does not grow with the log."""
     reader = _Reader()
+    ok, received, added = ROUTINE
     for number, raw in enumerate(lines, 1):
+        if ok in raw or received in raw or added in raw:
+            continue
         for keyword in KEYWORDS:
             if keyword in raw:
                 reader.take(unframe(number, raw))
@@ -132,7 +141,7 @@ class _Reader:
 
     def _figures(self, line: LogLine) -> bool:
         for pattern in FIGURES:
-            found = pattern.regex.search(line.text)
+            found = pattern.search(line.text)
             if not found:
                 continue
             groups = {name: value for name, value in found.groupdict().items() if value is not None}
@@ -172,7 +181,7 @@ class _Reader:
         attempt = self.attempt
         attempt.statistics += 1
         attempt.peak_kv_usage_percent = max(attempt.peak_kv_usage_percent, float(groups["kv_usage_percent"]))
-        attempt.last_waiting = int(groups["waiting"])
+        attempt.most_waiting = max(attempt.most_waiting, int(groups["waiting"]))
 
     def _figure(self, kind: str, line: LogLine, groups: dict[str, str]) -> None:
         attempt = self.attempt
@@ -197,7 +206,7 @@ class _Reader:
     def _failure(self, line: LogLine) -> bool:
         text = line.text
         for pattern in FAILURES:
-            found = pattern.regex.search(text)
+            found = pattern.search(text)
             if found:
                 figures = {
                     name: float(value)
@@ -222,7 +231,7 @@ class _Reader:
             self.attempt.generic_failures += 1
             return True
         exception = EXCEPTION.match(text) or VALUE_ERROR.match(text)
-        if exception and "direct cause of the following" not in text:
+        if exception and not self.attempt.serving_without_fault:
             self._fail(
                 Failure("exception", line.process, line.number, self._phase(line.process), {}, message=text[:300])
             )

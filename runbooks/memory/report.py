@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from runbooks.memory.account import build_account
-from runbooks.memory.advice import advise
-from runbooks.memory.classes import classify
+from runbooks.memory.account import Account, build_account
+from runbooks.memory.advice import Advice
+from runbooks.memory.advice_device import activation, fragmentation, graphs, other_process, outside, sampler, weights
+from runbooks.memory.advice_other import host, not_memory, undetermined
+from runbooks.memory.advice_start import free_short, freed, negative, no_blocks, window
+from runbooks.memory.classes import Verdict, classify
 from runbooks.memory.reader import Attempt, read_log
 
 
@@ -56,3 +59,34 @@ def _answer(attempt: Attempt) -> dict[str, Any]:
         "says": advice.says,
         "missing": list(dict.fromkeys(advice.missing)),
     }
+
+
+def advise(verdict: Verdict, attempt: Attempt, account: Account) -> Advice:
+    advice = Advice()
+    _WRITERS[verdict.name](advice, verdict, attempt, account.numbers)
+    advice.says += account.notes
+    if account.identity.holds is False:
+        advice.says.append(
+            f"the account does not add up: {account.identity.difference_gib} GiB differ, more than rounding; lines of two starts may be mixed"
+        )
+    return advice
+
+
+_WRITERS: dict[str, Callable[[Advice, Verdict, Attempt, dict[str, float]], None]] = {
+    "kv_window_too_long": window,
+    "negative_kv": negative,
+    "no_kv_blocks": no_blocks,
+    "startup_free_memory_short": free_short,
+    "memory_freed_during_profiling": freed,
+    "sampler_warmup_oom": sampler,
+    "graph_capture_oom": graphs,
+    "runtime_oom_activation": activation,
+    "runtime_oom_fragmentation": fragmentation,
+    "runtime_oom_outside_pytorch": outside,
+    "other_process": other_process,
+    "weights_do_not_fit": weights,
+    "host_oom": host,
+    "not_memory": not_memory,
+    "undetermined": undetermined,
+}
+CLASSES = tuple(_WRITERS)

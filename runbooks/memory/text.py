@@ -18,6 +18,8 @@ def ledger_text(answer: dict[str, Any]) -> str:
                 f"  {entry['rank'] or '-':<16}{entry['name']:<30}{figure}  {entry['origin']}"
                 + (f"  line {entry['line']}" if entry.get("line") else "")
             )
+    if answer["numbers"]:
+        lines.append("figures   " + ", ".join(f"{name} {value}" for name, value in answer["numbers"].items()))
     identity = answer["identity"]
     if identity["holds"] is not None:
         lines.append(f"adds up   {'yes' if identity['holds'] else 'NO'} (difference {identity['difference_gib']} GiB)")
