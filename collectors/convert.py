@@ -1,0 +1,267 @@
+"""Other programs' files into incident files and back. What each format cannot carry stands in docs/capsule.md."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import threading
+import zlib
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+from collectors.capsule_facts import engine_facts, facts_of
+from collectors.capsule_file import write_capsule
+from collectors.format_json import matrix_of, series_of, write_matrix
+from collectors.format_victoriametrics import joined, read_lines, write_lines
+from collectors.manifest import Manifest, Origin
+from collectors.model import MetricMeta, Samples
+from collectors.source import SourceBroken
+from collectors.staleness import has_markers, with_markers
+
+MAX_INPUT_BYTES = 8 * 1024**3
+MAX_INPUT_RATIO = 400
+FORMATS = ("openmetrics", "parquet", "prometheus-json", "victoria-metrics")
+WRITER = "pagewatch 0.1"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What an import, an export or a recording wrote."""
+
+    path: Path
+    series: int
+    samples: int
+    replicas: int = 0
+    duration_ms: int = 0
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        span = f", {self.replicas} replicas, {self.duration_ms / 1000:.0f} s" if self.duration_ms else ""
+        notes = "".join(f"\n  note: {note}" for note in self.notes)
+        return f"{self.path}: {self.series} series, {self.samples} samples{span}{notes}"
+
+
+@dataclass
+class Contents:
+    """What an input file held, whatever its format."""
+
+    series: list[Samples]
+    origin: Origin
+    types: dict[str, MetricMeta] = field(default_factory=dict)
+    wrapper: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    tells_staleness: bool = False
+
+
+def import_file(path: Path, out: Path) -> Summary:
+    """Turn a file of any format that is read into an incident file. Raises SourceError; a failed import writes nothing."""
+    path, out = Path(path), Path(out)
+    if not path.exists():
+        raise SourceBroken(f"{path}: no such file", "Check the path")
+    contents = _contents(path)
+    if not any(each.times_ms.size for each in contents.series):
+        raise SourceBroken(f"{path} holds no samples")
+    return write_contents(contents, out, title=_stem(path))
+
+
+def write_contents(contents: Contents, out: Path, title: str) -> Summary:
+    """Write what was read as an incident file: series joined and sorted, staleness mended, facts gathered."""
+    series = joined(contents.series, title)
+    marked = has_markers(series)
+    notes = list(contents.notes)
+    staleness = "kept"
+    if not marked and not contents.tells_staleness:
+        series = with_markers(series)
+        staleness = "reconstructed" if has_markers(series) else "absent"
+        if staleness == "reconstructed":
+            notes.append("staleness markers were put in where a target was scraped and a series of it was missing")
+    wrapper = contents.wrapper
+    facts = facts_of(series, contents.types)
+    if "window" in facts and _wrapper_window(wrapper, facts["window"]) is not None:
+        facts["window"] = _wrapper_window(wrapper, facts["window"])
+    names = frozenset(each.labels.get("__name__", "") for each in series)
+    manifest = Manifest(
+        title=str(wrapper.get("scenario") or title),
+        written_by=WRITER,
+        source=contents.origin,
+        engine=engine_facts(str(wrapper.get("engine") or ""), names),
+        staleness=staleness,
+        notes=tuple(notes),
+        ground_truth=wrapper.get("ground_truth"),
+        server_flags=wrapper.get("server_flags"),
+        original={key: value for key, value in wrapper.items() if key not in ("ground_truth", "server_flags")},
+        **facts,
+    )
+    written = write_capsule(out, manifest, series, presorted=True)
+    return Summary(
+        path=out,
+        series=written.body.series,
+        samples=written.body.samples,
+        replicas=len(written.replicas),
+        duration_ms=written.window.end_ms - written.window.start_ms,
+        notes=tuple(notes),
+    )
+
+
+def _wrapper_window(wrapper: dict[str, Any], seen: Any) -> Any:
+    """The recording's own start and end where they enclose the samples, else None."""
+    try:
+        start_ms, end_ms = round(float(wrapper["start"]) * 1000), round(float(wrapper["end"]) * 1000)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+    if (
+        start_ms <= seen.start_ms
+        and seen.end_ms <= end_ms
+        and end_ms - start_ms < 2 * (seen.end_ms - seen.start_ms) + 60_000
+    ):
+        return seen.model_copy(update={"start_ms": start_ms, "end_ms": end_ms})
+    return None
+
+
+def _contents(path: Path) -> Contents:
+    if path.is_dir():
+        from collectors.format_tsdb import is_tsdb, read_tsdb
+
+        if is_tsdb(path):
+            return Contents(list(read_tsdb(path)), Origin(kind="file", backend="prometheus"))
+        raise SourceBroken(f"{path} is a folder, but no Prometheus data folder", "Name the file to import")
+    with open(path, "rb") as file:
+        magic = file.read(4)
+    if magic == b"PAR1":
+        from collectors.format_parquet import read_parquet
+
+        return read_parquet(path)
+    if magic[:2] == b"PK":
+        raise SourceBroken(f"{path} is a zip, an incident file already, perhaps", "Open it with --source")
+    if not magic:
+        raise SourceBroken(f"{path} is empty")
+    with open(path, "rb") as file:
+        return _text_contents(_Bounded(file, packed=magic[:2] == b"\x1f\x8b", where=str(path)), path)
+
+
+class _Bounded:
+    """Reads a plain or gzipped file, and refuses one that unpacks to more than any recording does."""
+
+    def __init__(self, file: BinaryIO, *, packed: bool, where: str) -> None:
+        size = os.fstat(file.fileno()).st_size
+        self._file: Any = gzip.GzipFile(fileobj=file) if packed else file
+        self._limit = min(MAX_INPUT_BYTES, max(size * MAX_INPUT_RATIO, 256 * 1024**2)) if packed else MAX_INPUT_BYTES
+        self._where = where
+        self._seen = 0
+        self._pushed_back = b""
+
+    def readline(self, size: int = -1) -> bytes:
+        if self._pushed_back:
+            line, self._pushed_back = self._pushed_back, b""
+            return line
+        return self._count(lambda: self._file.readline(size if size >= 0 else self._limit + 1))
+
+    def push_back(self, line: bytes) -> None:
+        """Give a line back, to be read again first."""
+        self._pushed_back = line
+
+    def read(self) -> bytes:
+        """All that is left."""
+        first, self._pushed_back = self._pushed_back, b""
+        return first + self._count(lambda: self._file.read(self._limit + 1))
+
+    def _count(self, ask: Callable[[], bytes]) -> bytes:
+        try:
+            data = ask()
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise SourceBroken(f"{self._where} is damaged: {error}", "Take another copy") from None
+        self._seen += len(data)
+        if self._seen > self._limit:
+            raise SourceBroken(f"{self._where} unpacks to more than {self._limit} bytes, as no recording does")
+        return data
+
+
+def _text_contents(file: _Bounded, path: Path) -> Contents:
+    first = file.readline()
+    while first and not first.strip():
+        first = file.readline()
+    file.push_back(first)
+    start = first.lstrip()[:1]
+    if start == b"{" and b'"timestamps"' in first and b'"metric"' in first and _is_series_line(first):
+        origin = Origin(kind="file", backend="victoria-metrics")
+        return Contents(list(read_lines(file, str(path))), origin)  # type: ignore[arg-type]
+    if start in (b"{", b"["):
+        return _json_contents(file.read(), path)
+    if b"\0" in first:
+        raise SourceBroken(f"{path} is of no format that can be imported", f"Formats: {', '.join(FORMATS)}")
+    from collectors.format_openmetrics import read_openmetrics
+
+    types: dict[str, MetricMeta] = {}
+    series = read_openmetrics(iter(file.readline, b""), str(path), types)
+    return Contents(series, Origin(kind="file", backend="openmetrics"), types)
+
+
+def _is_series_line(line: bytes) -> bool:
+    try:
+        parsed = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return True  # a damaged line is named by the reader
+    return isinstance(parsed, dict) and {"metric", "values", "timestamps"} <= parsed.keys()
+
+
+def _json_contents(text: bytes, path: Path) -> Contents:
+    try:
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise SourceBroken(f"{path} is not whole JSON: {error}", "The file is cut off or damaged") from None
+    result, wrapper = matrix_of(document, str(path))
+    skipped: list[str] = []
+    series = list(series_of(result, str(path), skipped))
+    notes = [f"{len(skipped)} native histogram series were left out ({skipped[0]} ...)"] if skipped else []
+    return Contents(series, Origin(kind="file", backend="prometheus"), {}, wrapper, notes)
+
+
+def _stem(path: Path) -> str:
+    name = path.name
+    for suffix in (".gz", ".json", ".jsonl", ".txt", ".om", ".prom", ".parquet"):
+        name = name.removesuffix(suffix)
+    return name or path.name
+
+
+def export_capsule(path: Path, to: str, out: Path) -> Summary:
+    """Write an incident file in another format, atomically. Raises SourceError, and ValueError-free: an unknown format is named."""
+    from collectors.capsule import read_capsule
+
+    form = "victoria-metrics" if to in ("victoriametrics", "victoria-metrics") else to
+    if form not in FORMATS:
+        raise SourceBroken(f"unknown format {to!r}", f"Formats: {', '.join(FORMATS)}")
+    capsule = read_capsule(Path(path))
+    out = Path(out)
+    partial = out.with_name(f".{out.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    try:
+        if form == "parquet":
+            from collectors.format_parquet import write_parquet
+
+            samples = write_parquet(partial, capsule.manifest, capsule.samples())
+        else:
+            with open(partial, "xb") as file:
+                samples = _writer(form, capsule.manifest)(file, capsule.samples())
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(partial, out)
+    finally:
+        with suppress(FileNotFoundError):
+            partial.unlink()
+    lost = capsule.manifest.body.samples - samples
+    notes = (f"{lost} staleness markers or values that {form} cannot carry were left out",) if lost else ()
+    return Summary(out, capsule.manifest.body.series, samples, notes=notes)
+
+
+def _writer(form: str, manifest: Manifest) -> Callable[[BinaryIO, Iterable[Samples]], int]:
+    if form == "prometheus-json":
+        return write_matrix
+    if form == "victoria-metrics":
+        return write_lines
+    from collectors.format_openmetrics import write_openmetrics
+
+    return lambda file, series: write_openmetrics(file, series, manifest.metadata())
