@@ -88,7 +88,9 @@ class Frame:
 
     def __post_init__(self) -> None:
         if self.values.shape != (len(self.labels), self.window.steps):
-            raise ValueError(f"values {self.values.shape} do not fit {len(self.labels)} series x {self.window.steps} steps")
+            raise ValueError(
+                f"values {self.values.shape} do not fit {len(self.labels)} series x {self.window.steps} steps"
+            )
         object.__setattr__(self, "times_ms", self.window.times_ms())
 
     def __len__(self) -> int:
