@@ -81,7 +81,7 @@ class Metric:
         return tuple(self.name + suffix for suffix in _SUFFIXES[self.type])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dialect:
     """All names of one engine. Versions outside [oldest, newest] are read as the nearest known one."""
 

@@ -1,0 +1,116 @@
+"""Arithmetic of a queue and a cache over time: arrivals, drain, forecast, seats. Plain arrays in, values out; NaN = unknown."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from collectors.fleet_picture import Drain, Forecast
+from collectors.model import Floats
+
+FEWEST_FIRST_TOKENS = 5
+"""Fewer first tokens in the window than this make waiting / rate a guess."""
+NEGLIGIBLE_PER_SECOND = 1e-3
+"""A queue that changes by less than four requests an hour stands still."""
+FULL_RATIO = 0.99
+LONGEST_FORECAST_SECONDS = 3600.0
+SURE_SLOPE_ERRORS = 3.0
+"""A slope counts when it is this many of its standard errors away from zero."""
+FEWEST_FORECAST_POINTS = 4
+CEILING_SHARE = 0.5
+CEILING_STEPS = 3
+SEATS_KV_RATIO = 0.9
+"""With the cache fuller than this, running stops for want of blocks, and its ceiling says nothing about seats."""
+
+
+def duration_words(seconds: float) -> str:
+    """'40 s', '3 m 40 s', '2 h 5 m', '3 d 2 h'."""
+    whole = max(round(seconds), 0)
+    for big, size, small, part in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= size:
+            rest = (whole % size) // part
+            return f"{whole // size} {big}" + (f" {rest} {small}" if rest else "")
+    return f"{whole} s"
+
+
+def wait_seconds(waiting: float, first_tokens_per_second: float, window_seconds: float) -> float | None:
+    """Little's law: waiting / rate of first tokens. None unless waiting > 0 and at least 5 first tokens fell in the window.
+
+    The count is the rate times the window, so it may miss the true one by the rate's extrapolation; half a token is forgiven.
+    """
+    if not waiting > 0 or not first_tokens_per_second * window_seconds >= FEWEST_FIRST_TOKENS - 0.5:
+        return None
+    return waiting / first_tokens_per_second
+
+
+def waiting_change_per_second(waiting: Floats, shift: int, window_seconds: float) -> Floats:
+    """d(waiting)/dt of each replica over the same range as the rates: (replicas, steps), NaN where either end is unknown."""
+    change = np.full(waiting.shape, np.nan)
+    if 0 < shift < waiting.shape[1]:
+        change[:, shift:] = (waiting[:, shift:] - waiting[:, :-shift]) / window_seconds
+    return change
+
+
+def arrivals_per_second(first_tokens: Floats, change: Floats) -> Floats:
+    """Estimated arrivals: rate of first tokens + d(waiting)/dt summed over replicas; never below zero.
+
+    Blind to requests aborted while waiting; too high while preempted requests go back to the queue. `change` has shape
+    (replicas, steps); a replica that comes or goes within the window adds nothing there.
+    """
+    known = ~np.isnan(change)
+    total = np.where(known.any(axis=0), np.nansum(change, axis=0), np.nan)
+    return np.maximum(first_tokens + total, 0.0)
+
+
+def drain(waiting: float, excess_per_second: float) -> Drain:
+    """When `waiting` requests are gone if the queue goes on changing by `excess_per_second`."""
+    if math.isnan(waiting):
+        return Drain("unknown", None, None, "unknown: the queue is not scraped")
+    if waiting <= 0:
+        return Drain("empty", 0.0, None if math.isnan(excess_per_second) else excess_per_second, "empty")
+    if math.isnan(excess_per_second):
+        return Drain("unknown", None, None, "unknown: no rate of first tokens")
+    if excess_per_second < -NEGLIGIBLE_PER_SECOND:
+        seconds = waiting / -excess_per_second
+        return Drain("clears", seconds, excess_per_second, f"clears in {duration_words(seconds)}")
+    if excess_per_second <= NEGLIGIBLE_PER_SECOND:
+        return Drain("never", None, excess_per_second, "never at this rate: arrivals equal completions")
+    return Drain("never", None, excess_per_second, f"never: arrivals exceed completions by {excess_per_second:.2g}/s")
+
+
+def kv_forecast(times_seconds: Floats, usage: Floats) -> Forecast:
+    """When a KV cache is full, from a straight line through its recent samples (ratio 0..1)."""
+    known = ~np.isnan(usage)
+    if not known.any():
+        return Forecast("unknown", None, None, "unknown: not scraped")
+    t, y = times_seconds[known], usage[known]
+    if y[-1] >= FULL_RATIO:
+        return Forecast("full", 0.0, None, "full")
+    if len(y) < FEWEST_FORECAST_POINTS:
+        return Forecast("unknown", None, None, "unknown: too few samples")
+    t = t - t.mean()
+    spread = float(np.dot(t, t))
+    slope = float(np.dot(t, y - y.mean())) / spread
+    residual = y - y.mean() - slope * t
+    error = math.sqrt(float(np.dot(residual, residual)) / (len(y) - 2) / spread)
+    seconds = (1.0 - float(y[-1])) / slope if slope > 0 else math.inf
+    if slope <= SURE_SLOPE_ERRORS * error or seconds > LONGEST_FORECAST_SECONDS:
+        return Forecast("steady", None, slope, "steady")
+    return Forecast("fills", seconds, slope, f"full in {duration_words(seconds)} at this slope")
+
+
+def seats_ceiling(running: Floats, waiting: Floats, usage: Floats) -> int | None:
+    """max_num_seqs of one rank as its running ceiling implies it; None unless a ceiling shows.
+
+    A ceiling: while work waited and blocks were free, running stood at its highest value at least three steps and half of that
+    time. The arrays are one rank's, shape (steps,).
+    """
+    pressed = (waiting > 0) & ~np.isnan(running) & ~(usage >= SEATS_KV_RATIO)
+    if not pressed.any():
+        return None
+    top = float(np.nanmax(running))
+    at_top = int(np.sum(running[pressed] >= top))
+    if top < 1 or at_top < CEILING_STEPS or at_top < CEILING_SHARE * int(pressed.sum()):
+        return None
+    return round(top)
