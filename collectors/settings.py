@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
 from pydantic import (
     BaseModel,
@@ -31,16 +31,6 @@ FAST_BURN_FACTOR = 14.4
 """Page when an hour burns 2 % of a 30-day error budget: 0.02 * 720 h. Google SRE workbook, 'Alerting on SLOs', table 5-8."""
 LOWEST_OBJECTIVE = 1 - 1 / FAST_BURN_FACTOR
 """0.9306: with every request bad, the burn rate is 1 / (1 - objective); below this it never reaches the factor."""
-
-TIME_TO_FIRST_TOKEN_EDGES_SECONDS = (
-    (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
-    + (160.0, 640.0, 2560.0)
-)  # fmt: skip
-"""Bucket bounds of vllm:time_to_first_token_seconds in vLLM 0.11.0 (its /metrics text)."""
-INTER_TOKEN_LATENCY_EDGES_SECONDS = (
-    (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
-)  # fmt: skip
-"""Bucket bounds of vllm:inter_token_latency_seconds in vLLM 0.11.0 (its /metrics text)."""
 
 LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
@@ -96,6 +86,8 @@ class SourceSettings(_Part):
     timeout_seconds: Annotated[float, Field(gt=0, le=600, allow_inf_nan=False)] = 10.0
     max_response_bytes: Annotated[int, Field(ge=1_000_000)] = 256_000_000
     _environment: Mapping[str, str] = PrivateAttr(default_factory=dict)
+    _address_user: str = PrivateAttr(default="")
+    _address_password: SecretStr | None = PrivateAttr(default=None)
 
     @field_validator("url")
     @classmethod
@@ -121,6 +113,39 @@ class SourceSettings(_Part):
             if name.lower() in {"authorization", "proxy-authorization", "cookie", "x-api-key"}:
                 raise ValueError(f"{name} is a secret; name it under headers_env or headers_file")
         return headers
+
+    @classmethod
+    def for_address(cls, address: str) -> SourceSettings:
+        """Settings of an address given on the command line: its user and password become basic auth, its query parameters.
+
+        Raises SettingsError for text that is no address.
+        """
+        try:
+            parts = urlsplit(address)
+            host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+            place = host + (f":{parts.port}" if parts.port is not None else "")
+        except ValueError:
+            raise SettingsError("the address of the source cannot be read; write http://host:9090") from None
+        clean = urlunsplit((parts.scheme, place, parts.path, "", ""))
+        params: dict[str, str | bool | int | list[str]] = {
+            name: values[0] if len(values) == 1 else list(values)
+            for name, values in parse_qs(parts.query, keep_blank_values=True).items()
+        }
+        source = cls(name=clean, url=clean, params=params)
+        if parts.username is not None or parts.password is not None:
+            source._address_user = unquote(parts.username or "")
+            source._address_password = SecretStr(unquote(parts.password or ""))
+        return source
+
+    @property
+    def address_user(self) -> str:
+        """User in the address that was given on the command line."""
+        return self._address_user
+
+    @property
+    def address_password(self) -> SecretStr | None:
+        """Password in the address that was given on the command line."""
+        return self._address_password
 
     def secret(self, env: str, file: Path | None, field: str) -> SecretStr | None:
         """The secret that a pair of `*_env`, `*_file` settings names; None when neither is set. Raises SettingsError."""
@@ -181,12 +206,12 @@ class Slo(_Part):
     @field_validator("time_to_first_token")
     @classmethod
     def _first_token_edge(cls, objective: Objective) -> Objective:
-        return _on_edge(objective, TIME_TO_FIRST_TOKEN_EDGES_SECONDS)
+        return _on_edge(objective, "time_to_first_token")
 
     @field_validator("inter_token_latency")
     @classmethod
     def _token_gap_edge(cls, objective: Objective) -> Objective:
-        return _on_edge(objective, INTER_TOKEN_LATENCY_EDGES_SECONDS)
+        return _on_edge(objective, "inter_token_latency")
 
 
 class Engine(_Part):
@@ -314,7 +339,11 @@ class Settings(_Part):
         return next((source for source in self.source if source.name == name), None)
 
 
-def _on_edge(objective: Objective, edges: tuple[float, ...]) -> Objective:
+def _on_edge(objective: Objective, signal: str) -> Objective:
+    from collectors.dialect import load_dialect
+
+    dialect = load_dialect("vllm")
+    edges = {edge for metric in dialect.signal(signal, dialect.default) for edge in metric.buckets}
     if objective.threshold_seconds not in edges:
         around = sorted(edges, key=lambda edge: abs(edge - objective.threshold_seconds))[:2]
         near = " or ".join(f"{edge:g}" for edge in sorted(around))
