@@ -26,7 +26,10 @@ ResultType = Literal["vector", "matrix", "scalar", "string"]
 
 def is_stale(values: Floats) -> npt.NDArray[np.bool_]:
     """True where a value is Prometheus's staleness marker (and not an ordinary NaN). Any shape."""
-    return np.ascontiguousarray(values, dtype=np.float64).view(np.uint64) == np.uint64(STALE_BITS)
+    stale: npt.NDArray[np.bool_] = np.ascontiguousarray(values, dtype=np.float64).view(np.uint64) == np.uint64(
+        STALE_BITS
+    )
+    return stale
 
 
 @dataclass(frozen=True)

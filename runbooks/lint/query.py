@@ -1,0 +1,184 @@
+"""A parsed query, ready for the rules: Grafana's variables filled in, back-quotes mended, nodes walked with their ancestors."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import promql_parser
+
+RATES = frozenset({"rate", "irate", "increase"})
+COUNTER_SAFE = RATES | {
+    "resets",
+    "changes",
+    "absent",
+    "absent_over_time",
+    "present_over_time",
+    "timestamp",
+    "count_over_time",
+}
+COMPARISONS = frozenset({"==", "!=", "<", ">", "<=", ">="})
+ARITHMETIC = frozenset({"+", "-", "*", "/", "%", "^"})
+
+_BACKQUOTED = re.compile(r"`([^`]*)`")
+_QUOTED = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'")
+_VARIABLE = re.compile(r"\$\{(?P<braced>\w+)(?::\w+)?\}|\[\[(?P<square>\w+)(?::\w+)?\]\]|\$(?P<plain>\w+)")
+_DURATIONS = {
+    "__rate_interval": "60s",
+    "__interval": "1s",
+    "__range": "1h",
+    "__interval_ms": "1000",
+    "__range_s": "3600",
+    "__range_ms": "3600000",
+}
+
+
+@dataclass(frozen=True)
+class Query:
+    """`root` is promql-parser's tree; `short_window` is true when a rate rests on $__interval, which shrinks below a scrape."""
+
+    root: Any
+    short_window: bool
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A node and the nodes above it, nearest last."""
+
+    node: Any
+    above: tuple[Any, ...]
+
+    def inside_call(self, names: frozenset[str]) -> Any | None:
+        return next((node for node in reversed(self.above) if kind(node) == "Call" and node.func.name in names), None)
+
+
+def parse_query(text: str) -> Query:
+    """Raises ValueError with the parser's message."""
+    short = bool(re.search(r"\[\s*\$(?:\{)?__interval\b", text))
+    try:
+        return Query(promql_parser.parse(_fill(_requote(text))), short)
+    except ValueError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def _requote(text: str) -> str:
+    """Back-quoted strings take no escapes in PromQL; the parser would process them, so they are written as double-quoted ones."""
+    pieces, position = [], 0
+    for quoted in re.finditer(rf"{_QUOTED.pattern}|{_BACKQUOTED.pattern}", text):
+        pieces.append(text[position : quoted.start()])
+        raw = quoted.group(0)
+        pieces.append(json.dumps(raw[1:-1], ensure_ascii=False) if raw.startswith("`") else raw)
+        position = quoted.end()
+    return "".join([*pieces, text[position:]])
+
+
+def _fill(text: str) -> str:
+    """Variables outside quotes get a stand-in of their kind; inside quotes they stay, as the label values that they will be."""
+    pieces, position = [], 0
+    for quoted in _QUOTED.finditer(text):
+        pieces += [_outside(text[position : quoted.start()]), quoted.group(0)]
+        position = quoted.end()
+    return "".join([*pieces, _outside(text[position:])])
+
+
+def _outside(text: str) -> str:
+    def stand_in(found: re.Match[str]) -> str:
+        name = found["braced"] or found["square"] or found["plain"]
+        before = text[: found.start()].rstrip()
+        if name in _DURATIONS:
+            return _DURATIONS[name]
+        if before.endswith(("[", ":", "offset")):
+            return "5m"
+        if before.endswith(("by (", "without (", "on (", "ignoring (", "by(", "without(", "on(", "ignoring(", ",")):
+            return "instance"
+        return "1"
+
+    return _VARIABLE.sub(stand_in, text)
+
+
+def kind(node: Any) -> str:
+    return type(node).__name__
+
+
+def unwrap(node: Any) -> Any:
+    """The node inside parentheses."""
+    while kind(node) == "ParenExpr":
+        node = node.expr
+    return node
+
+
+def children(node: Any) -> tuple[Any, ...]:
+    name = kind(node)
+    if name in ("AggregateExpr", "ParenExpr", "UnaryExpr", "SubqueryExpr", "StepInvariantExpr"):
+        return (node.expr,)
+    if name == "BinaryExpr":
+        return (node.lhs, node.rhs)
+    if name == "Call":
+        return tuple(node.args)
+    if name == "MatrixSelector":
+        return (node.vector_selector,)
+    return ()
+
+
+def visits(root: Any) -> Iterator[Visit]:
+    """Every node, parents before children."""
+    stack: list[Visit] = [Visit(root, ())]
+    while stack:
+        visit = stack.pop()
+        yield visit
+        stack += [Visit(child, (*visit.above, visit.node)) for child in reversed(children(visit.node))]
+
+
+def operator(node: Any) -> str:
+    """'sum', '+', 'and' ...; '' for other nodes."""
+    return str(node.op) if kind(node) in ("AggregateExpr", "BinaryExpr") else ""
+
+
+def grouping(node: Any) -> tuple[str, tuple[str, ...]]:
+    """('by' | 'without', labels) of an aggregation; ('by', ()) when it has no clause."""
+    modifier = node.modifier
+    if modifier is None:
+        return "by", ()
+    return ("by" if str(modifier.type).endswith("By") else "without"), tuple(modifier.labels)
+
+
+def metric_of(selector: Any) -> str:
+    """The metric name of a vector selector, by name or by an equality matcher; '' when it is open."""
+    if selector.name:
+        return str(selector.name)
+    return next(
+        (
+            matcher.value
+            for matcher in selector.matchers.matchers
+            if matcher.name == "__name__" and str(matcher.op) == "MatchOp.Equal"
+        ),
+        "",
+    )
+
+
+def matchers_of(selector: Any) -> list[tuple[str, str, str]]:
+    """(label, '=' | '!=' | '=~' | '!~', value), the metric name left out."""
+    symbols = {"Equal": "=", "NotEqual": "!=", "Re": "=~", "NotRe": "!~"}
+    return [
+        (matcher.name, symbols[str(matcher.op).rsplit(".", 1)[-1]], matcher.value)
+        for matcher in selector.matchers.matchers
+        if matcher.name != "__name__"
+    ]
+
+
+def number_of(node: Any) -> float | None:
+    """The value of a number literal, signs and parentheses included."""
+    node = unwrap(node)
+    if kind(node) == "NumberLiteral":
+        return float(node.val)
+    if kind(node) == "UnaryExpr":
+        inner = number_of(node.expr)
+        return None if inner is None else -inner
+    return None
+
+
+def selectors(root: Any) -> list[Visit]:
+    return [visit for visit in visits(root) if kind(visit.node) == "VectorSelector"]

@@ -1,0 +1,93 @@
+"""Runs every rule over every expression (design: `lint --json`, schema 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from collectors.dialect import load_dialect, split_dialect_name
+from runbooks.lint.documents import Document, Expression, UnreadableFile, read_document
+from runbooks.lint.finding import Finding, Subject
+from runbooks.lint.query import parse_query
+from runbooks.lint.rules_alerts import dead_links, filters_that_should_count, silent_when_gone, zero_for_nothing
+from runbooks.lint.rules_counters import matchers, rates, raw_counters, unlike_ratios
+from runbooks.lint.rules_names import labels, names
+from runbooks.lint.rules_quantiles import combined_quantiles, lost_le, units
+
+RULES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
+    names, labels, raw_counters, rates, lost_le, combined_quantiles, units, matchers, unlike_ratios, filters_that_should_count, zero_for_nothing, silent_when_gone, dead_links,
+)  # fmt: skip
+
+
+def lint_files(files: Sequence[Path], dialect: str = "vllm-0.11.0") -> dict[str, Any]:
+    """Findings of every file, in file order. Files are read, never fetched or run. Raises ValueError for an unknown dialect."""
+    engine, version = split_dialect_name(dialect)
+    known = load_dialect(engine)
+    at = version or ".".join(str(part) for part in known.default)
+    findings: list[dict[str, Any]] = []
+    documents: list[Document] = []
+    for file in files:
+        try:
+            documents.append(read_document(file))
+        except UnreadableFile as reason:
+            findings.append(_row(str(file), None, Finding("unreadable_file", "error", str(reason))))
+    recorded = {
+        expression.record: expression.text
+        for document in documents
+        for expression in document.expressions
+        if expression.record
+    }
+    for document in documents:
+        for expression in document.expressions:
+            try:
+                query = parse_query(expression.text)
+            except ValueError as reason:
+                findings += [_row(document.file, expression, finding) for finding in _unparsed(str(reason))]
+                continue
+            subject = Subject(expression, query, known, at, recorded)
+            seen: set[tuple[str, str]] = set()
+            for rule in RULES:
+                for finding in rule(subject):
+                    if (finding.rule, finding.message) not in seen:
+                        seen.add((finding.rule, finding.message))
+                        findings.append(_row(document.file, expression, finding))
+    return {"schema": 1, "dialect": f"{engine}-{at}", "findings": findings}
+
+
+def _unparsed(reason: str) -> Iterator[Finding]:
+    yield Finding("parse_error", "error", reason)
+    if "range vector" in reason or "expected type matrix" in reason or "type range" in reason:
+        yield Finding(
+            "rate_of_sum",
+            "error",
+            "a rate needs the raw series with a window, not a sum of them",
+            "sum(rate(x[5m])): first the rate, then the sum",
+        )
+
+
+def _row(file: str, expression: Expression | None, finding: Finding) -> dict[str, Any]:
+    return {
+        "rule": finding.rule,
+        "severity": finding.severity,
+        "file": file,
+        "place": expression.place if expression else "",
+        "expr": expression.text if expression else "",
+        "expr_index": expression.index if expression else None,
+        "message": finding.message,
+        "suggestion": finding.suggestion,
+    }
+
+
+def lint_text(answer: dict[str, Any]) -> str:
+    """One line a finding, then the count."""
+    lines = []
+    for finding in answer["findings"]:
+        line = f"{finding['file']}: {finding['place']}: {finding['severity']} {finding['rule']}: {finding['message']}"
+        lines.append(line + (f" -> {finding['suggestion']}" if finding["suggestion"] else ""))
+    errors = sum(finding["severity"] == "error" for finding in answer["findings"])
+    lines.append(f"{errors} errors, {len(answer['findings']) - errors} warnings ({answer['dialect']})")
+    return "".join(
+        character if character.isprintable() or character == "\n" else "\N{REPLACEMENT CHARACTER}"
+        for character in "\n".join(lines)
+    )
