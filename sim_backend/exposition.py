@@ -65,9 +65,14 @@ class Histogram:
 
 def histogram_samples(name: str, labels: LabelPairs, bounds: Iterable[float]) -> list[tuple[str, LabelPairs]]:
     """Sample names and labels of one histogram, in the order of `Histogram.values`."""
-    edges = [*(floatToGoString(float(bound)) for bound in bounds), "+Inf"]
+    edges = [*(_edge(bound) for bound in bounds), "+Inf"]
     samples = [(f"{name}_bucket", (*labels, ("le", edge))) for edge in edges]
     return [*samples, (f"{name}_count", labels), (f"{name}_sum", labels), (f"{name}_created", labels)]
+
+
+def _edge(bound: float) -> str:
+    text: str = floatToGoString(float(bound))  # type: ignore[no-untyped-call]
+    return text
 
 
 class PageCollector(Collector):

@@ -93,7 +93,7 @@ def _difference(number: int, expected: dict[str, Any], got: dict[str, Any]) -> D
     unexpected = [name for name in ("arrived", "aborted", "idle") if name in got and name not in expected]
     for name in [*expected, *unexpected]:
         want, have = expected.get(name), got.get(name)
-        if want != have or (name == "scheduled" and list(want) != list(have)):
+        if want != have or (name == "scheduled" and list(expected[name]) != list(got[name])):
             return Divergence(number, name, want, have)
     return None
 

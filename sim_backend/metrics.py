@@ -149,6 +149,10 @@ class EngineMetrics:
             self.time_to_first_token.observe(seconds)
         for seconds, count in iteration.inter_token_latencies:
             self.inter_token_latency.observe(seconds, count)
+        self.record_finished(iteration)
+
+    def record_finished(self, iteration: IterationStats) -> None:
+        """The finish observations of one message alone."""
         for tokens in iteration.max_num_generation_tokens:
             self.request_max_num_generation_tokens.observe(tokens)
         for n in iteration.n_params:

@@ -239,10 +239,11 @@ class Scheduler:
                 request.finish_reason = request.finish.reason
                 finished.append(request)
         if finished:
-            self._leave(finished)
+            self.drop_finished(finished)
         return sampled
 
-    def _leave(self, finished: list[Request]) -> None:
+    def drop_finished(self, finished: list[Request]) -> None:
+        """Requests that ended in the update phase leave the queues; their blocks are freed in the order given."""
         self.waiting.remove([request for request in finished if request.status is Status.PREEMPTED])
         gone = set(finished)
         self.running[:] = [request for request in self.running if request not in gone]
@@ -292,6 +293,11 @@ class Scheduler:
                 pool.store(request.chain.upto(full)[done:full], held[done:full])
                 request.cached_blocks = full
         return True
+
+    def forget_cache(self) -> None:
+        """Lose the prefix cache but for the blocks that running requests hold."""
+        if not self.pool.reset_cache():
+            self.pool.forget_free()
 
     def _preempt(self, step: Step, now: float) -> Request:
         """Take the victim's blocks and put it in front of the queue. It stays in `scheduled` if it already was there."""

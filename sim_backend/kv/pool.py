@@ -133,6 +133,13 @@ class BlockPool:
         self.hash_of = [None] * self.num_blocks
         return True
 
+    def forget_free(self) -> int:
+        """Evict every cached block that has no owner; returns how many. What requests hold stays cached."""
+        evictable = [block for block in self._free if self.hash_of[block] is not None]
+        for block in evictable:
+            self._evict(block)
+        return len(evictable)
+
     def _evict(self, block: int) -> None:
         block_hash = self.hash_of[block]
         if block_hash is None:
