@@ -87,11 +87,11 @@ class Capsule:
                     "Were seconds and milliseconds mixed up?",
                 )
 
-    def samples(self) -> Iterable[Samples]:
-        """All series in file order, read anew each time, one at a time."""
+    def samples(self, wanted: Collection[str] | None = None) -> Iterable[Samples]:
+        """The series of the wanted metrics (None: all) in file order, read anew each time, one at a time."""
         if self._reader is None:
             return iter(())
-        return self._reader.read()
+        return self._reader.read(wanted)
 
 
 def read_capsule(path: Path | str, *, progress: Progress | None = None) -> Capsule:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import orjson
 
+from collectors.capsule_body import BodyReader
 from collectors.capsule_facts import engine_facts, facts_of
-from collectors.capsule_file import write_capsule
+from collectors.capsule_file import open_parts, write_capsule
 from collectors.format_json import matrix_of, series_of, write_matrix
 from collectors.format_victoriametrics import joined, read_lines, write_lines
 from collectors.manifest import Manifest, Origin
@@ -56,6 +57,8 @@ class Contents:
     wrapper: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     tells_staleness: bool = False
+    manifest: Manifest | None = None
+    """The manifest that travelled with the samples, when they come from one of our own exports."""
 
 
 def import_file(path: Path, out: Path) -> Summary:
@@ -74,12 +77,15 @@ def write_contents(contents: Contents, out: Path, title: str) -> Summary:
     series = joined(contents.series, title)
     marked = has_markers(series)
     notes = list(contents.notes)
-    staleness = "kept"
+    staleness: Literal["kept", "reconstructed", "absent"] = "kept"
     if not marked and not contents.tells_staleness:
         series = with_markers(series)
         staleness = "reconstructed" if has_markers(series) else "absent"
         if staleness == "reconstructed":
             notes.append("staleness markers were put in where a target was scraped and a series of it was missing")
+    if contents.manifest is not None:
+        written = write_capsule(out, contents.manifest, series, presorted=True)
+        return _summary(out, written, notes)
     wrapper = contents.wrapper
     facts = facts_of(series, contents.types)
     if "window" in facts and _wrapper_window(wrapper, facts["window"]) is not None:
@@ -98,6 +104,10 @@ def write_contents(contents: Contents, out: Path, title: str) -> Summary:
         **facts,
     )
     written = write_capsule(out, manifest, series, presorted=True)
+    return _summary(out, written, notes)
+
+
+def _summary(out: Path, written: Manifest, notes: Iterable[str]) -> Summary:
     return Summary(
         path=out,
         series=written.body.series,
@@ -229,39 +239,44 @@ def _stem(path: Path) -> str:
 
 
 def export_capsule(path: Path, to: str, out: Path) -> Summary:
-    """Write an incident file in another format, atomically. Raises SourceError, and ValueError-free: an unknown format is named."""
-    from collectors.capsule import read_capsule
-
+    """Write an incident file in another format, atomically. Raises SourceError; an unknown format is named."""
     form = "victoria-metrics" if to in ("victoriametrics", "victoria-metrics") else to
     if form not in FORMATS:
         raise SourceBroken(f"unknown format {to!r}", f"Formats: {', '.join(FORMATS)}")
-    capsule = read_capsule(Path(path))
+    manifest, reader = open_parts(Path(path))
+    reader.verify()
     out = Path(out)
     partial = out.with_name(f".{out.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         if form == "parquet":
             from collectors.format_parquet import write_parquet
 
-            samples = write_parquet(partial, capsule.manifest, capsule.samples())
+            labels = {label for each in reader.read() for label in each.labels}
+            samples = write_parquet(partial, manifest, reader.read(), labels)
         else:
             with open(partial, "xb") as file:
-                samples = _writer(form, capsule.manifest)(file, capsule.samples())
+                samples = _write(form, file, manifest, reader)
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(partial, out)
     finally:
         with suppress(FileNotFoundError):
             partial.unlink()
-    lost = capsule.manifest.body.samples - samples
+    lost = manifest.body.samples - samples
     notes = (f"{lost} staleness markers or values that {form} cannot carry were left out",) if lost else ()
-    return Summary(out, capsule.manifest.body.series, samples, notes=notes)
+    return Summary(out, manifest.body.series, samples, notes=notes)
 
 
-def _writer(form: str, manifest: Manifest) -> Callable[[BinaryIO, Iterable[Samples]], int]:
+def _write(form: str, file: BinaryIO, manifest: Manifest, reader: BodyReader) -> int:
     if form == "prometheus-json":
-        return write_matrix
+        return write_matrix(file, reader.read())
     if form == "victoria-metrics":
-        return write_lines
-    from collectors.format_openmetrics import write_openmetrics
+        return write_lines(file, reader.read())
+    from collectors.format_openmetrics import families, write_openmetrics
 
-    return lambda file, series: write_openmetrics(file, series, manifest.metadata())
+    types = manifest.metadata()
+    names = reader.metric_names()
+    if names is None:
+        names = frozenset(each.labels.get("__name__", "") for each in reader.read())
+    by_family = (each for members in families(names, types) for each in reader.read(members))
+    return write_openmetrics(file, by_family, types)
