@@ -78,6 +78,10 @@ class Answers:
         answer = self._answers.get(what)
         return answer if isinstance(answer, Frame) else Frame(window, (), np.empty((0, window.steps)))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._promql)
+
     def promql(self, *names: str) -> tuple[str, ...]:
         return tuple(self._promql[name] for name in names if name in self._promql)
 

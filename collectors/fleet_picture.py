@@ -99,6 +99,9 @@ class ReplicaRow:
     capacity_tokens: Figure
     """Highest sustained rate of output tokens while work was waiting, tokens/s."""
     kv_forecast: Forecast
+    arrivals: Figure
+    """requests/s, estimated: first tokens + d(waiting)/dt."""
+    drain: Drain
     ranks: tuple[RankRow, ...]
 
 
@@ -106,6 +109,8 @@ class ReplicaRow:
 class FleetTotals:
     """Fleet-wide figures of the status strip and the tiles."""
 
+    wait: Figure
+    """seconds: all waiting / rate of all first tokens"""
     worst_wait: Figure
     worst_wait_key: str
     waiting: Figure
@@ -131,6 +136,8 @@ class FleetTotals:
     time_to_first_token_slo: ShareUnder
     inter_token_latency_slo: ShareUnder
     drain: Drain
+    """Of the queue that takes longest: nothing moves a waiting request to another replica."""
+    drain_key: str
     kv_forecast: Forecast
     """Of the replica whose cache fills first."""
     kv_forecast_key: str

@@ -377,12 +377,8 @@ def _replicas(
                 ranks=tuple(sorted(ranks[key], key=_rank_order)) if key in ranks else (),
                 engine=engine,
                 up=None if teller is None or teller.up is None else teller.up > 0,
-                started_ms=round(target.started_seconds * 1000)
-                if target and target.started_seconds is not None
-                else None,
-                sampled_ms=round(target.sampled_seconds * 1000)
-                if target and target.sampled_seconds is not None
-                else None,
+                started_ms=_ms(teller.started_seconds if teller else None),
+                sampled_ms=_ms(teller.sampled_seconds if teller else None),
             )
         )
     return replicas, findings
