@@ -10,7 +10,7 @@ import stat
 import threading
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -27,10 +27,18 @@ MAX_ENTRIES = 1000
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 
 
-def write_capsule(path: Path, manifest: Manifest, samples: Iterable[Samples], *, presorted: bool = False) -> Manifest:
+def write_capsule(
+    path: Path,
+    manifest: Manifest,
+    samples: Iterable[Samples],
+    *,
+    presorted: bool = False,
+    finish: Callable[[Manifest], Manifest] | None = None,
+) -> Manifest:
     """Write an incident file atomically; the manifest as written (with its body, and the window when it had none).
 
-    Same samples and manifest, same bytes. `presorted` streams series that already come in file order. Raises SourceBroken for a series
+    Same samples and manifest, same bytes. `presorted` streams series that already come in file order; `finish` may add to the manifest what was
+    only known once all of them had passed. Raises SourceBroken for a series
     that comes twice, OSError when the disk does not take it; a failed write leaves nothing behind.
     """
     path = Path(path)
@@ -45,6 +53,7 @@ def write_capsule(path: Path, manifest: Manifest, samples: Iterable[Samples], *,
                         extremes.see(series)
                         writer.add(series)
                     body = writer.finish()
+                manifest = finish(manifest) if finish is not None else manifest
                 window = manifest.window if manifest.window != Extent() else extremes.extent()
                 written = manifest.model_copy(update={"body": body, "window": window})
                 entry = _zip_entry(MANIFEST_FILE, zipfile.ZIP_DEFLATED)

@@ -29,15 +29,21 @@ def with_markers(series: list[Samples]) -> list[Samples]:
 
     Only samples up to a marker decide about it, so cutting the data at any instant commutes with this.
     """
+    scrapes = scrape_times(series)
+    return [marked(each, scrapes.get(target_of(each.labels))) for each in series]
+
+
+def scrape_times(series: Iterable[Samples]) -> dict[tuple[str, str], Int64s]:
+    """When each target was scraped: the times of its `up`."""
     scrapes: dict[tuple[str, str], list[Int64s]] = defaultdict(list)
     for each in series:
         if each.labels.get("__name__") == "up":
             scrapes[target_of(each.labels)].append(each.times_ms)
-    grids = {target: np.unique(np.concatenate(times)) for target, times in scrapes.items()}
-    return [_marked(each, grids.get(target_of(each.labels))) for each in series]
+    return {target: np.unique(np.concatenate(times)) for target, times in scrapes.items()}
 
 
-def _marked(series: Samples, scrapes_ms: Int64s | None) -> Samples:
+def marked(series: Samples, scrapes_ms: Int64s | None) -> Samples:
+    """One series with markers at the scrapes of its target that first lack it; unchanged when there is no telling."""
     if scrapes_ms is None or series.times_ms.size == 0 or series.labels.get("__name__") == "up":
         return series
     positions = np.searchsorted(scrapes_ms, series.times_ms)
