@@ -16,6 +16,10 @@ from collectors.source import QueryRejected, SourceBroken, SourceError, SourceRe
 _HISTOGRAMS_LEFT_OUT = "native histograms in the answer were left out"
 
 
+class OffGrid(SourceBroken):
+    """A range answer whose points do not lie where they were asked for."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """The `data` of a successful answer: result type ('' for other endpoints), result, warnings and infos."""
@@ -147,7 +151,7 @@ def frame_of(answers: Iterable[Answer], window: Window, where: str) -> Frame:
     for row, times, values in parts:
         columns, off = np.divmod(times - window.start_ms, window.step_ms)
         if off.any() or (columns.size and not (columns[0] >= 0 and columns[-1] < window.steps)):
-            raise SourceBroken(f"{where} answers at other instants than asked", "Align start and end to the step")
+            raise OffGrid(f"{where} answers at other instants than asked", "Align start and end to the step")
         grid[row, columns] = values
     return Frame(window, tuple(labels), grid, tuple(warnings))
 

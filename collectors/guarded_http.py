@@ -104,9 +104,9 @@ class GuardedSession(requests.Session):
         """What the client calls; its own timeout, auth and retry are not needed here. Raises SourceError."""
         return _Answered(self.ask(str(url), params or {}))
 
-    def ask(self, url: str, params: Mapping[str, Any]) -> Answer:
+    def ask(self, url: str, params: Mapping[str, Any], timeout_seconds: float | None = None) -> Answer:
         """One question to an API endpoint, decoded. Raises SourceError."""
-        deadline = time.monotonic() + self._limits.timeout_seconds
+        deadline = time.monotonic() + (timeout_seconds or self._limits.timeout_seconds)
         encoded = urlencode(params, doseq=True)
         for attempt in (1, 2):
             try:

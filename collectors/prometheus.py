@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from collectors.api_answers import Answer, frame_of, samples_of, vector_of
+from collectors.api_answers import Answer, OffGrid, frame_of, samples_of, vector_of
 from collectors.model import Frame, Labels, MetricMeta, Samples, SourceInfo, Vector, Window
 from collectors.promql_text import selectors_of
 from collectors.settings import SettingsError, SourceSettings
@@ -55,7 +55,7 @@ class RemoteSource:
 
         self._url = url.rstrip("/")
         self._shown = shown_address(url)
-        self._name = name or self._shown
+        self._name = name.rstrip("/") or self._shown
         self._session = session
         self._params = {key: _param(value) for key, value in (params or {}).items()}
         self._timeout_seconds = timeout_seconds
@@ -134,18 +134,26 @@ class RemoteSource:
         return vector_of(self._query(promql, at_ms), at_ms, self._shown)
 
     def range(self, promql: str, window: Window) -> Frame:
+        try:
+            return frame_of(self._range(promql, window), window, self._shown)
+        except OffGrid:
+            # VictoriaMetrics moves start and end to multiples of the step, unless its cache is left aside
+            return frame_of(self._range(promql, window, nocache="1"), window, self._shown)
+
+    def _range(self, promql: str, window: Window, **more: str) -> list[Answer]:
         answers: list[Answer] = []
         for first in range(0, window.steps, MAX_STEPS):
             last = min(first + MAX_STEPS, window.steps) - 1
             params = {
                 **self._common(),
+                **more,
                 "start": _seconds(window.start_ms + first * window.step_ms),
                 "end": _seconds(window.start_ms + last * window.step_ms),
             }
             # start and end stand in params, because the client rounds its own to whole seconds
             answer = self._client.custom_query_range(promql, _UNUSED, _UNUSED, _seconds(window.step_ms), params)
             answers.append(_checked(answer, "matrix", self._shown))
-        return frame_of(answers, window, self._shown)
+        return answers
 
     def samples(self, selector: str, start_ms: int, end_ms: int) -> list[Samples]:
         if len(selectors_of(selector)) != 1:
@@ -180,6 +188,20 @@ class RemoteSource:
             if isinstance(entries, list) and entries and isinstance(entries[0], dict)
         }  # fmt: skip
 
+    def rules(self) -> list[dict[str, Any]]:
+        """Every rule of the backend with its state as of now; empty where it keeps none. Raises SourceError."""
+        try:
+            answer = self._session.ask(f"{self._url}/api/v1/rules", self._params)
+        except (QueryRejected, SourceBroken):
+            return []
+        groups = answer.result.get("groups", []) if isinstance(answer.result, dict) else []
+        kept = ("type", "name", "query", "duration", "labels", "state", "health", "alerts")
+        return [
+            {"group": str(group.get("name", "")), **{key: rule[key] for key in kept if key in rule}}
+            for group in groups
+            for rule in group.get("rules", [])
+        ]
+
     def _query(self, promql: str, at_ms: int) -> Answer:
         answer = self._client.custom_query(promql, {**self._common(), "time": _seconds(at_ms)})
         return _checked(answer, "", self._shown)
@@ -189,7 +211,8 @@ class RemoteSource:
 
     def _build(self) -> tuple[str, str]:
         """Backend and version. VictoriaMetrics tells nothing (1.79) or the constant of a Grafana release (later)."""
-        answer = self._session.ask(f"{self._url}/api/v1/status/buildinfo", self._params)
+        url = f"{self._url}/api/v1/status/buildinfo"
+        answer = self._session.ask(url, self._params, min(INFO_SECONDS, self._timeout_seconds))
         data = answer.result if isinstance(answer.result, dict) else {}
         version = str(data.get("version", ""))
         if not version or set(data) <= {"version"}:
