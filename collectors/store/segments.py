@@ -1,0 +1,110 @@
+"""Sealed segments: a closed span of the store as gzipped series lines, the body of an incident file.
+
+`NUMBER-START-END.jsonl.gz`: the log file it was made of, and the times (ms) of its first and last sample.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from collectors.model import Samples
+from collectors.series_lines import read_series_lines, sort_key, write_series_lines
+from collectors.store.blocks import Blocks
+from collectors.store.log_writer import DiskCalls
+from collectors.store.matchers import Matcher
+
+GZIP_LEVEL = 3
+_NAME = re.compile(r"(\d+)-(-?\d+)-(-?\d+)\.jsonl\.gz")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One sealed file."""
+
+    path: Path
+    number: int
+    start_ms: int
+    end_ms: int
+
+
+def list_segments(folder: Path) -> list[Segment]:
+    """The segments of a folder, oldest first."""
+    found = []
+    for path in folder.iterdir():
+        name = _NAME.fullmatch(path.name)
+        if name is not None:
+            found.append(Segment(path, *(int(part) for part in name.groups())))
+    return sorted(found, key=lambda segment: segment.number)
+
+
+def read_segment(segment: Segment) -> Iterator[Samples]:
+    """Its series. Raises SeriesLineError, OSError, EOFError or zlib.error when it is damaged."""
+    with gzip.open(segment.path, "rb") as file:
+        yield from read_series_lines(cast(BinaryIO, file))
+
+
+def write_segment(
+    folder: Path, number: int, blocks: Blocks, start_ms: int, end_ms: int, calls: DiskCalls
+) -> Segment | None:
+    """Seal what the blocks hold with start_ms <= t <= end_ms; None when that is nothing.
+
+    The file appears whole or not at all. Raises OSError; nothing is left behind then.
+    """
+    segment = Segment(folder / f"{number:08d}-{start_ms}-{end_ms}.jsonl.gz", number, start_ms, end_ms)
+    unfinished = segment.path.with_suffix(".part")
+    try:
+        with (
+            _Through(unfinished, calls) as raw,
+            gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=GZIP_LEVEL, mtime=0) as file,
+        ):
+            lines = write_series_lines(cast(BinaryIO, file), _sorted_series(blocks, start_ms, end_ms))
+        if not lines:
+            unfinished.unlink()
+            return None
+        calls.replace(unfinished, segment.path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
+    return segment
+
+
+def _sorted_series(blocks: Blocks, start_ms: int, end_ms: int) -> Iterator[Samples]:
+    """Series in the order of an incident file, one metric at a time so that memory stays small."""
+    names = sorted({labels.get("__name__") for labels in blocks.series((), start_ms, end_ms)})
+    for name in names:
+        of_name = blocks.samples((Matcher("__name__", "=", name),), start_ms - 1, end_ms)
+        yield from sorted(of_name, key=lambda samples: sort_key(samples.labels))
+
+
+class _Through:
+    """A file whose writes go through DiskCalls, synced before it is closed."""
+
+    def __init__(self, path: Path, calls: DiskCalls) -> None:
+        path.unlink(missing_ok=True)
+        self._calls = calls
+        self._descriptor = calls.open_append(path)
+
+    def write(self, data: bytes) -> int:
+        view = bytes(data)
+        while view:
+            view = view[self._calls.write(self._descriptor, view) :]
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def __enter__(self) -> _Through:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            if error[0] is None:
+                self._calls.fsync(self._descriptor)
+        finally:
+            os.close(self._descriptor)
