@@ -213,9 +213,15 @@ class Replica:
         moved = np.flatnonzero(np.abs(np.diff(starts)) > 0.5) + 1  # clocks are whole or exact; 0.5 s forgives rounding
         return tuple(int(t) for t in self.times_ms[seen[moved]])
 
+    @cached_property
+    def start_times_alternate(self) -> bool:
+        """Whether the process start time ever moves back: two processes answer in turn behind one address."""
+        starts = self.process_start_seconds[~np.isnan(self.process_start_seconds)]
+        return bool((np.diff(starts) < -0.5).any())
+
     def epoch_start_ms(self, at_ms: int) -> int:
         """First scrape of the process that runs at an instant, as far as the window shows."""
-        past = [t for t in self.restarts_ms if t <= at_ms]
+        past = [] if self.start_times_alternate else [t for t in self.restarts_ms if t <= at_ms]
         return past[-1] if past else (int(self.times_ms[0]) if len(self.times_ms) else at_ms)
 
     def http_increase(self, start_ms: int, end_ms: int, *, statuses: str = "", generating: bool = True) -> float:

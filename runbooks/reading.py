@@ -55,6 +55,11 @@ class Reading:
         """First scrape of the process that answered last."""
         return self.replica.epoch_start_ms(self.seen_ms)
 
+    @property
+    def window_start_ms(self) -> int:
+        """First scrape of the window, whatever process answered then."""
+        return int(self.rank.times_ms[0])
+
     @cached_property
     def recent(self) -> tuple[int, int]:
         return self.last_ms(self.pace.recent_ms)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from collectors.observed import Observations, Replica
 from collectors.settings import Settings
+from runbooks.laws import GRAVE
 from runbooks.reading import Reading
 from runbooks.thresholds import Pace, Thresholds
 from runbooks.verdicts import Confidence, LawFinding, Place, RankState, Scope, Where
@@ -33,11 +34,11 @@ class Scene:
         return found.state if found is not None else "unknown"
 
     def tainted(self, place: Place) -> frozenset[str]:
-        """Signals of a rank that a broken law makes unfit to be read."""
+        """Signals of a rank that a broken grave law makes unfit to be read (caveats only mark them)."""
         return frozenset(
             signal
             for law in self.laws
-            if law.status == "broken" and any(_covers(p, place) for p in law.where.places)
+            if law.status == "broken" and law.id in GRAVE and any(_covers(p, place) for p in law.where.places)
             for signal in law.taints
         )
 
@@ -54,7 +55,11 @@ class Scene:
         chosen = tuple(sorted(set(places)))
         instances = {place.instance for place in chosen}
         scope: Scope = "rank" if ranks else "replica"
-        if len(self.observations.replicas) > 1 and instances == {r.instance for r in self.observations.replicas}:
+        if (
+            not ranks
+            and len(self.observations.replicas) > 1
+            and instances == {r.instance for r in self.observations.replicas}
+        ):
             scope = "fleet"
         return Where(scope, chosen)
 

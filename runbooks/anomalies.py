@@ -1,0 +1,73 @@
+"""Detectors of the diagnosis: which anomalies fire where, each opening the runbook of the same name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runbooks.causes.latency import late_share
+from runbooks.reading import Reading
+from runbooks.scene import Scene, Suspicion
+from runbooks.verdicts import RUNBOOK_OF_CAUSE, Anomaly, Place, Severity
+
+PAGES = frozenset(
+    {"waiting_growth", "engine_stalled", "unadmittable_head", "replica_down", "latency_slo", "kv_pressure"}
+)
+"""Users wait or fail now; everything else is a ticket unless the operator says otherwise."""
+
+
+def anomalies(scene: Scene, suspicions: Iterable[Suspicion]) -> list[Anomaly]:
+    """Firings in order of severity and id. A suspicion fires its own detector; queues, preemptions and latencies by themselves."""
+    fired: dict[tuple[str, tuple[Place, ...]], Anomaly] = {}
+
+    def fire(
+        detector: str, places: tuple[Place, ...], since_ms: int | None, says: str, cause: str, ranks: bool
+    ) -> None:
+        severity: Severity = scene.settings.alerts.severity.get(detector, "page" if detector in PAGES else "ticket")
+        where = scene.where(places, ranks=ranks)
+        fired.setdefault((detector, places), Anomaly(detector, severity, since_ms, where, detector, says, cause))
+
+    for suspicion in suspicions:
+        if suspicion.confidence != "undetermined":
+            detector = RUNBOOK_OF_CAUSE[suspicion.cause]
+            says = suspicion.evidence[0] if suspicion.evidence else ""
+            fire(detector, suspicion.places, suspicion.since_ms, says, suspicion.cause, suspicion.ranks)
+    for place, reading in scene.readings.items():
+        ranks = len(reading.replica.ranks) > 1
+        if scene.state(place) not in ("serving", "prefill_only"):
+            continue
+        if reading.queued:
+            words = f"{reading.waiting:.0f} wait, {reading.wait_seconds:.1f} s by Little's law"
+            fire("waiting_growth", (place,), reading.queue_since_ms, words, "", ranks)
+        if (tax := preemptions_per_finished(reading)) is not None:
+            fire(
+                "preemption",
+                (place,),
+                None,
+                f"{reading.preemptions:.0f} preemptions, {tax:.1f} per finished request",
+                "",
+                ranks,
+            )
+        for signal, words in _late(scene, reading):
+            fire("latency_slo", (place,), None, f"{signal}: {words}", "", ranks)
+    return sorted(fired.values(), key=lambda a: (a.severity != "page", a.id, a.where.places))
+
+
+def preemptions_per_finished(reading: Reading) -> float | None:
+    """Preemptions per finished request in the recent window when that is a tax worth naming, else None."""
+    counted = reading.preemptions
+    if not counted >= 2:
+        return None
+    ratio = counted / max(reading.increase("requests_finished"), 1.0)
+    return ratio if ratio >= reading.limits("preemption", "per_finished") else None
+
+
+def _late(scene: Scene, reading: Reading) -> Iterable[tuple[str, str]]:
+    slo = scene.settings.slo
+    for signal, objective in (
+        ("time_to_first_token", slo.time_to_first_token),
+        ("inter_token_latency", slo.inter_token_latency),
+    ):
+        share = late_share(reading, signal, objective.threshold_seconds)
+        burning = scene.limits("latency_slo", "burn_factor") * (1 - objective.objective)
+        if share is not None and share[1] >= scene.limits("latency_slo", "observations") and share[0] >= burning:
+            yield signal, f"{share[0]:.0%} of {share[1]:.0f} over {objective.threshold_seconds:g} s"

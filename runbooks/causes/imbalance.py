@@ -1,0 +1,137 @@
+"""replica_imbalance and rank_imbalance: one place queues while its equals have room, because more is sent to it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from runbooks.reading import Reading
+from runbooks.scene import Scene, Suspicion
+from runbooks.verdicts import Confidence
+
+READS = frozenset({"requests_running", "requests_waiting", "time_to_first_token"})
+
+
+def imbalance(scene: Scene) -> list[Suspicion]:
+    """Compares ranks inside a replica, and replicas of one model, by what is sent to them and by who queues.
+
+    Ranks share one balancer. Replicas are only known to when they were balanced before, or when several stand idle
+    beside a hot one for the whole window.
+    """
+    return [*_ranks(scene), *_replicas(scene)]
+
+
+def _ranks(scene: Scene) -> list[Suspicion]:
+    found = []
+    for replica in scene.observations.replicas:
+        group = [r for r in scene.readings.values() if r.rank.instance == replica.instance]
+        hot = _hot(scene, group)
+        if hot:
+            found.append(_suspicion(scene, "rank_imbalance", hot, group, "likely", ()))
+    return found
+
+
+def _replicas(scene: Scene) -> list[Suspicion]:
+    found = []
+    models: dict[str, list[Reading]] = defaultdict(list)
+    for reading in scene.readings.values():
+        models[reading.rank.model].append(reading)
+    for group in models.values():
+        single = [r for r in group if len(r.replica.ranks) == 1]
+        hot = _hot(scene, single)
+        if not hot:
+            continue
+        onset = min((r.queue_since_ms for r in hot if r.queue_since_ms is not None), default=None)
+        shares = _shares_before(single, onset)
+        balanced = None
+        if shares is not None:
+            balanced = max(shares) <= scene.limits("imbalance", "balanced_ratio") * float(np.median(shares))
+        confidence: Confidence = "likely" if balanced or (balanced is None and len(single) >= 3) else "possible"
+        against = ()
+        if balanced is False:
+            against = ("the replicas did not take equal shares before either: they may not be balanced at all",)
+        elif balanced is None:
+            against = ("the window holds no time before the queue to compare with",)
+        found.append(_suspicion(scene, "replica_imbalance", hot, single, confidence, against))
+    return found
+
+
+def _hot(scene: Scene, group: Sequence[Reading]) -> list[Reading]:
+    """Queueing places that are sent much more than the median of the others, when the others have room."""
+    alive = [r for r in group if scene.state(r.place) in ("serving", "prefill_only", "idle")]
+    hot = [r for r in alive if r.queued]
+    rest = [r for r in alive if r not in hot]
+    if not hot or len(rest) < 1 or len(hot) > len(alive) / 2:
+        return []
+    usual = float(np.median([_number(r.arrivals) for r in rest]))
+    running = float(np.median([_mean(r) for r in rest]))
+    return [
+        r
+        for r in hot
+        if _number(r.arrivals) >= scene.limits("imbalance", "arrivals_ratio") * usual
+        and _work_sent(r)
+        >= scene.limits("imbalance", "arrivals_ratio") * float(np.median([_work_sent(o) for o in rest]))
+        and running <= scene.limits("imbalance", "idle_share") * _mean(r)
+        and all(not o.waiting > 0 or o.wait_seconds < o.objective_seconds for o in rest)
+    ]
+
+
+def _suspicion(
+    scene: Scene,
+    cause: str,
+    hot: Sequence[Reading],
+    group: Sequence[Reading],
+    confidence: Confidence,
+    against: tuple[str, ...],
+) -> Suspicion:
+    rest = [r for r in group if r not in hot]
+    sent = sum(_number(r.arrivals) for r in hot) / max(sum(_number(r.arrivals) for r in group), 1e-9)
+    names = ", ".join(str(r.place.engine if cause == "rank_imbalance" else r.place.instance) for r in hot)
+    kind = "ranks" if cause == "rank_imbalance" else "replicas"
+    return Suspicion(
+        cause=cause,
+        confidence=confidence,
+        places=tuple(r.place for r in hot),
+        since_ms=min((r.queue_since_ms for r in hot if r.queue_since_ms is not None), default=None),
+        evidence=(
+            f"{names}: {len(hot)} of {len(group)} {kind} take {sent:.0%} of the arrivals "
+            f"(about {sum(_number(r.arrivals) for r in hot):.1f}/s against {sum(_number(r.arrivals) for r in rest):.1f}/s on the rest)",
+            f"{sum(r.waiting for r in hot):.0f} wait there, {sum(r.waiting for r in rest):.0f} on the others, "
+            f"which run {sum(r.running for r in rest) / max(len(rest), 1):.0f} on average",
+        ),
+        against=against,
+        runner_up="seat_limited",
+        separating_check="read the router's distribution of requests (its log or its own metrics) for the same minutes",
+        cannot_know=("what the router decided and why: only its effect shows here",),
+        reads=READS,
+        ranks=cause == "rank_imbalance",
+    )
+
+
+def _shares_before(group: Sequence[Reading], onset_ms: int | None) -> list[float] | None:
+    """Arrivals of every place before the onset; None where one of them is not known."""
+    rates = []
+    for reading in group:
+        before = reading.before_ms(onset_ms)
+        rates.append(reading.arrivals_in(*before) if before is not None else float("nan"))
+    return rates if sum(rates) > 0 else None
+
+
+def _work_sent(reading: Reading) -> float:
+    """Requests per second in tokens of prompt, so that many short ones do not outweigh few long ones."""
+    return (
+        _number(reading.arrivals)
+        * max(_number(reading.rate("prompt_tokens")), 1.0)
+        / max(_number(reading.rate("time_to_first_token")), 1e-3)
+    )
+
+
+def _mean(reading: Reading) -> float:
+    values = reading.gauge("requests_running")
+    return float(values.mean()) if len(values) else 0.0
+
+
+def _number(value: float) -> float:
+    return value if value == value else 0.0
