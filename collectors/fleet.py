@@ -10,7 +10,15 @@ from collectors.asking import Answers, Question
 from collectors.discovery import Discovery, discover
 from collectors.figures import Figure, FigureStatus, Finding, Line, Panel
 from collectors.fleet_picture import FleetPicture
-from collectors.fleet_rows import GAUGES, RankGauges, Table, instant_rates, rank_gauges, replica_rows
+from collectors.fleet_rows import (
+    GAUGES,
+    RankGauges,
+    Table,
+    instant_rates,
+    rank_gauges,
+    replica_rows,
+    without_stale_tails,
+)
 from collectors.fleet_totals import FleetSeries, fleet_totals
 from collectors.flow import arrivals_per_second, waiting_change_per_second
 from collectors.histograms import merged_histogram, missing_status, quantile_figure
@@ -110,6 +118,9 @@ def _picture(
     panel_ms = panel_window_ms(discovery.scrape_interval_seconds, window.step_ms)
     gauges = rank_gauges(answers.frame("gauges", window), plan)
     tree = discovery.tree(tuple(gauges.rows_of))
+    times_seconds = window.times_ms() / 1000
+    if discovery.scrape_interval_seconds is not None:
+        gauges = without_stale_tails(gauges, tree, times_seconds, discovery.scrape_interval_seconds)
     promql = {name: answers.promql(name) for name in answers.names}
     tainted = {name: answers.taint(name) for name in answers.names}
     discovered = answers.taint("engines", "targets")
@@ -119,7 +130,8 @@ def _picture(
             tree=tree,
             settings=settings,
             at_ms=window.end_ms,
-            times_seconds=window.times_ms() / 1000,
+            times_seconds=times_seconds,
+            scrape_interval_seconds=discovery.scrape_interval_seconds,
             gauges=gauges,
             gauge_shift=panel_ms // window.step_ms,
             gauge_shift_seconds=panel_ms / 1000,

@@ -87,6 +87,30 @@ def rank_gauges(frame: Frame, plan: Plan) -> RankGauges:
     )
 
 
+STALE_INTERVALS = 2.5
+"""A sample older than this many scrapes is no longer the present state; one missed scrape is forgiven."""
+
+
+def without_stale_tails(
+    gauges: RankGauges, tree: FleetTree, times_seconds: Floats, interval_seconds: float
+) -> RankGauges:
+    """The gauges without the points that a source repeats after a series ended.
+
+    A Prometheus that scraped the target itself ends a series with a staleness marker; one that was filled later, and some managed
+    services, go on showing the last sample for the lookback of five minutes.
+    """
+    values = {signal: rows.copy() for signal, rows in gauges.values.items()}
+    for key, rows in gauges.rows_of.items():
+        replica = tree.replica(key)
+        if replica is None or replica.sampled_ms is None:
+            continue
+        ended = times_seconds > replica.sampled_ms / 1000 + STALE_INTERVALS * interval_seconds
+        if ended.any():
+            for table in values.values():
+                table[np.ix_(list(rows), np.flatnonzero(ended))] = np.nan
+    return RankGauges(gauges.owners, values, gauges.rows_of, gauges.seen)
+
+
 @dataclass(frozen=True)
 class InstantRates:
     """Rates per rank at the picture's instant, by part name, and their sums per replica."""
@@ -118,6 +142,7 @@ class Table:
     settings: Settings
     at_ms: int
     times_seconds: Floats
+    scrape_interval_seconds: float | None
     gauges: RankGauges
     gauge_shift: int
     gauge_shift_seconds: float
@@ -249,16 +274,20 @@ def _row(
         prefix_hit_ratio=_hit_ratio(table, replica, age),
         capacity_requests=_capacity(table, replica, "first_tokens", "time_to_first_token", "requests/s", age),
         capacity_tokens=_capacity(table, replica, "generation_tokens", "generation_tokens", "tokens/s", age),
-        kv_forecast=kv_forecast(*_recent(table.times_seconds, kv_line)),
+        kv_forecast=kv_forecast(*_recent(table, kv_line)),
         arrivals=_arrivals(table, first, moved, age, rates.of("preemptions", key)),
         drain=_drain(waiting, moved),
         ranks=_rank_rows(table, replica, age) if len(replica.ranks) > 1 or len(rows) > 1 else (),
     )
 
 
-def _recent(times_seconds: Floats, line: Floats) -> tuple[Floats, Floats]:
-    start = int(np.searchsorted(times_seconds, times_seconds[-1] - FORECAST_SECONDS))
-    return times_seconds[start:], line[start:]
+def _recent(table: Table, line: Floats) -> tuple[Floats, Floats]:
+    """The last stretch of a line, one point per scrape interval, its newest point kept."""
+    times = table.times_seconds
+    start = int(np.searchsorted(times, times[-1] - FORECAST_SECONDS))
+    step = float(times[1] - times[0]) if len(times) > 1 else 1.0
+    stride = max(round((table.scrape_interval_seconds or step) / step), 1)
+    return times[start:][::-stride][::-1], line[start:][::-stride][::-1]
 
 
 def _age_seconds(table: Table, replica: Replica, line: Floats) -> float | None:

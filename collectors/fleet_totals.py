@@ -118,6 +118,8 @@ def _arrivals(series: FleetSeries) -> Figure:
     if len(preempting) and preempting[-1] > 0:
         note += "; too high now, since preempted requests go back to the queue"
     told = _told(series, ("fleet_rates", "gauges"), series.arrivals, "requests/s", "time_to_first_token", note=note)
+    if told.status == "no_data":
+        return replace(told, evidence="estimated", note="too little history to see the queue change")
     return replace(told, evidence="estimated")
 
 
@@ -145,7 +147,9 @@ def _sum(rows: Sequence[ReplicaRow], pick: Callable[[ReplicaRow], Figure]) -> Fi
     figures = [pick(row) for row in rows]
     known = [f for f in figures if f.value is not None]
     if not known:
-        first = figures[0] if figures else Figure("not_scraped", None, "", "measured", note="no replica is scraped")
+        if not figures:
+            return Figure("not_scraped", None, "", "measured", note="no replica is scraped")
+        first = _most_telling(figures)
         return Figure(first.status, None, first.unit, first.evidence, first.promql, None, first.note)
     note = known[0].note
     if len(known) < len(figures):
@@ -167,8 +171,14 @@ def _worst(rows: Sequence[ReplicaRow], pick: Callable[[ReplicaRow], Figure]) -> 
         row = max(known, key=lambda row: pick(row).value or 0.0)
         return pick(row), row.key
     if rows:
-        return pick(rows[0]), ""
+        return _most_telling([pick(row) for row in rows]), ""
     return Figure("not_scraped", None, "", "measured", note="no replica is scraped"), ""
+
+
+def _most_telling(figures: Sequence[Figure]) -> Figure:
+    """Of figures without a value the one nearest to having one: an idle replica says more of the fleet than one that is down."""
+    order = {"no_data": 0, "not_in_version": 1, "not_scraped": 2, "value": 3}
+    return min(figures, key=lambda f: order[f.status])
 
 
 def _worst_drain(rows: Sequence[ReplicaRow]) -> tuple[Drain, str]:

@@ -70,7 +70,7 @@ def drain(waiting: float, excess_per_second: float) -> Drain:
     if waiting <= 0:
         return Drain("empty", 0.0, None if math.isnan(excess_per_second) else excess_per_second, "empty")
     if math.isnan(excess_per_second):
-        return Drain("unknown", None, None, "unknown: no rate of first tokens")
+        return Drain("unknown", None, None, "unknown: too little history to see the queue change")
     if excess_per_second < -NEGLIGIBLE_PER_SECOND:
         seconds = waiting / -excess_per_second
         return Drain("clears", seconds, excess_per_second, f"clears in {duration_words(seconds)}")
@@ -80,9 +80,12 @@ def drain(waiting: float, excess_per_second: float) -> Drain:
 
 
 def kv_forecast(times_seconds: Floats, usage: Floats) -> Forecast:
-    """When a KV cache is full, from a straight line through its recent samples (ratio 0..1)."""
+    """When a KV cache is full, from a straight line through its recent samples (ratio 0..1), one point per scrape.
+
+    Points repeated between scrapes would pass for more evidence than there is: thin the grid to the scrape interval first.
+    """
     known = ~np.isnan(usage)
-    if not known.any():
+    if not known.any() or not known[-1]:
         return Forecast("unknown", None, None, "unknown: not scraped")
     t, y = times_seconds[known], usage[known]
     if y[-1] >= FULL_RATIO:

@@ -417,7 +417,8 @@ def _targets_that_count(
     engines = [key for key in answering if key in families]
     mostly_engines = len(engines) * 2 >= len([key for key in answering if key not in routers])
     down = [key for key in silent if mostly_engines and told[key].up is not None and not told[key].up]
-    mute = [key for key in silent if told[key].up and mostly_engines]
+    mute = [key for key in told if told[key].up and key not in families and key not in routers]
+    mute = [key for key in mute if key in known_keys or mostly_engines]
     findings = []
     if mute:
         where = tuple(sorted(key_text(key) for key in mute))

@@ -227,8 +227,9 @@ def share_under(bounds: Floats, cumulative: Floats, edge: float) -> Floats:
         return np.full(cumulative.shape[1], np.nan)
     row = int(np.argmin(np.abs(np.where(np.isfinite(bounds), bounds, np.inf) - edge)))
     total = cumulative[-1]
+    under = np.max(np.nan_to_num(cumulative[: row + 1], nan=0.0), axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(total > 0, np.minimum(np.nanmax(cumulative[: row + 1], axis=0) / total, 1.0), np.nan)
+        return np.where((total > 0) & ~np.isnan(cumulative[row]), np.minimum(under / total, 1.0), np.nan)
 
 
 def mean_of_quantiles(estimates: Floats) -> float | None:

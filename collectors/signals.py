@@ -106,6 +106,8 @@ class Plan:
         for engine in engines:
             for metric in engine.dialect.signal(signal, engine.version):
                 found.setdefault(engine.dialect.respell(metric.name, engine.prefix), order[metric.name])
+                if metric.always and metric.status == "active":
+                    break  # it is surely there, and an older name beside it would only repeat it
         return tuple(sorted(found, key=lambda name: found[name]))
 
     def selector(self, names: Sequence[str], suffix: str = "", *matchers: str) -> str:
