@@ -15,6 +15,7 @@ import numpy as np
 
 from collectors.observations import observe
 from collectors.observed import Observations
+from collectors.scope import ScopedSource, scope_matchers
 from collectors.settings import Settings
 from collectors.source import Source, SourceError
 from runbooks.findings import Finding, FindingWord, Number, Walk
@@ -134,6 +135,8 @@ def _scene(
 ) -> _Scene:
     names = names_of(settings_dialect(settings), settings.identity.rank)
     place_matchers, rank_matchers = matchers(where, seen, settings.identity.rank)
+    if isinstance(source, ScopedSource) and source.scope:  # so that a copied query means the same elsewhere
+        place_matchers = (*place_matchers, scope_matchers(source.scope))
     values = parameters(
         settings,
         rate_window_seconds=rate_window_seconds(seen.interval_ms / 1000 if seen.interval_ms else 15.0),

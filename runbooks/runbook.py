@@ -12,10 +12,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from runbooks.verdicts import CAUSES
 from runbooks.naming import default_names
 from runbooks.predicates import Predicate
 from runbooks.template import TemplateError, check_template
+from runbooks.verdicts import CAUSES
 
 Identifier = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
 PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")

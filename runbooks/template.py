@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from collectors.promql_text import quote_label_value
+
 PARAMETERS: Mapping[str, str] = {
     "w": "the rate window, a duration that spans at least four scrapes",
     "lookback": "how far back a comparison looks, a duration",
@@ -141,17 +143,11 @@ def resolve_parameters(text: str, parameters: Mapping[str, str]) -> str:
     return _TOKEN.sub(value, text)
 
 
-def quoted(value: str) -> str:
-    """A PromQL string literal that means exactly `value`, whatever it holds."""
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
-    return '"' + escaped.replace("\t", "\\t").replace("\0", "\\x00") + '"'
-
-
 def one_of(label: str, values: tuple[str, ...]) -> str:
     """A matcher for a label that has exactly one of the values."""
     if len(values) == 1:
-        return f"{label}={quoted(values[0])}"
-    return f"{label}=~{quoted('|'.join(re_escaped(value) for value in values))}"
+        return f"{label}={quote_label_value(values[0])}"
+    return f"{label}=~{quote_label_value('|'.join(re_escaped(value) for value in values))}"
 
 
 def re_escaped(value: str) -> str:
