@@ -121,4 +121,5 @@ def plain_sum_is_exact_enough(values: Floats) -> bool:
         return False
     if low >= 0 or high <= 0:
         return True
-    return bool((values == np.rint(values)).all()) and float(np.abs(values).sum()) < 2.0**53
+    with np.errstate(over="ignore"):
+        return bool((values == np.rint(values)).all()) and float(np.abs(values).sum()) < 2.0**53

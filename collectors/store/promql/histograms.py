@@ -153,7 +153,7 @@ def _interpolated(q: Floats, bounds: Floats, counts: Floats) -> Floats:
         inside = start + (bounds[safe] - start) * ((rank - before) / (count - before))
         out = np.where((safe == 0) & (bounds[0] <= 0), bounds[0], inside)
         out = np.where(top, bounds[-2], out)
-        return np.where((total == 0) | np.isnan(total), np.nan, out)
+        return np.where(total == 0, np.nan, out)
 
 
 def fraction(lower: Floats, upper: Floats, bounds: Floats, counts: Floats) -> Floats:
@@ -169,18 +169,19 @@ def fraction(lower: Floats, upper: Floats, bounds: Floats, counts: Floats) -> Fl
 
 
 def _rank_of(value: Floats, bounds: Floats, counts: Floats) -> Floats:
-    """Observations below a value: the rank at a bucket's lower edge, else interpolated inside the bucket."""
-    edges = np.concatenate(([-np.inf], bounds))
-    # the bucket whose half-open span [lower edge, upper edge) holds the value
-    bucket = np.clip(
-        np.searchsorted(edges, np.where(np.isnan(value), 0.0, value), side="right") - 1, 0, len(bounds) - 1
-    )
+    """Observations below a value (one per column): a bucket's rank at its lower edge, else interpolated inside it.
+
+    The first bucket begins at 0 when its bound is above 0, else at -Inf, where there is nothing to interpolate with and
+    all of it counts. Of the +Inf bucket no part is ever reached.
+    """
+    edges = np.concatenate(([0.0 if bounds[0] > 0 else -np.inf], bounds))
+    place = np.where(np.isnan(value), 0.0, value)
+    bucket = np.clip(np.searchsorted(edges, place, side="right") - 1, 0, len(bounds) - 1)
     ranks = np.concatenate((np.zeros((len(counts), 1, counts.shape[2])), counts), axis=1)
     columns = np.arange(counts.shape[2])
     before, after = ranks[:, bucket, columns], ranks[:, bucket + 1, columns]
     low, high = edges[bucket], edges[bucket + 1]
-    start = np.where((bucket == 0) & (high > 0), 0.0, low)
     with np.errstate(invalid="ignore", divide="ignore"):
-        inside = before + (after - before) * (value - start) / (high - start)
-        inside = np.where(value == low, before, inside)
+        inside = np.where(np.isneginf(low), after, before + (after - before) * (value - low) / (high - low))
+    inside = np.where(value <= low, before, inside)
     return np.where(np.isposinf(value), counts[:, -1], inside)

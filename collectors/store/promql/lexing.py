@@ -35,6 +35,12 @@ _DURATION_UNIT_MS = {
     "w": 604_800_000,
     "y": 31_536_000_000,
 }
+_BYTE_ESCAPE = re.compile(r"\\(?:x|[0-7]{3})")
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{3}|.)", re.DOTALL)
+_SIMPLE_ESCAPES = {
+    **{"a": b"\a", "b": b"\b", "f": b"\f", "n": b"\n", "r": b"\r", "t": b"\t", "v": b"\v"},
+    **{"\\": b"\\", "'": b"'", '"': b'"'},
+}
 _EXPERIMENTAL_WORDS = {"anchored": "the modifier 'anchored'", "smoothed": "the modifier 'smoothed'"}
 _EXPERIMENTAL_CALLS = {
     "fill": "the modifier 'fill'",
@@ -69,6 +75,8 @@ def mended(text: str) -> str:
         token = tokens[i]
         if token.kind == "back":
             out.append(_double_quoted(token.text[1:-1]))
+        elif token.kind in ("double", "single") and _BYTE_ESCAPE.search(token.text):
+            out.append(_double_quoted(_unescaped(token.text[1:-1])))
         elif token.text == "@" and token.kind == "other":
             at, i = _at(tokens, i)
             out.append(at)
@@ -78,6 +86,30 @@ def mended(text: str) -> str:
                 _refuse_experimental(tokens, i)
         i += 1
     return "".join(out)
+
+
+def _unescaped(body: str) -> str:
+    """The text of a Go string whose \\x and octal escapes name bytes, not characters; U+FFFD for what is not UTF-8."""
+    out = bytearray()
+    at = 0
+    for match in _ESCAPE.finditer(body):
+        out += body[at : match.start()].encode("utf-8", "surrogatepass")
+        code = match.group(1)
+        if code[0] == "x":
+            out.append(int(code[1:], 16))
+        elif code[0] in "uU":
+            out += chr(int(code[1:], 16)).encode("utf-8", "replace")
+        elif code[0].isdigit():
+            if int(code, 8) > 255:
+                raise bad(f"parse error: octal escape \\{code} is above 255")
+            out.append(int(code, 8))
+        elif code in _SIMPLE_ESCAPES:
+            out += _SIMPLE_ESCAPES[code]
+        else:
+            raise bad(f"parse error: unknown escape sequence \\{code}")
+        at = match.end()
+    out += body[at:].encode("utf-8", "surrogatepass")
+    return out.decode("utf-8", "replace")
 
 
 def _double_quoted(raw: str) -> str:
