@@ -64,6 +64,7 @@ class Cluster:
         self.streams = [Stream(index, load, seed) for index, load in enumerate(scenario.load)]
         self.active: list[Fault] = []
         self.history: list[Truth] = list(scenario.truth)
+        self._open_truths: dict[int, int] = {}
         self._lenses = [Lens(Random(f"{seed}/lens/{index}")) for index in range(count)]
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._sequence = itertools.count()
@@ -172,11 +173,22 @@ class Cluster:
         if fault.stop_seconds is not None:
             self.at(max(fault.stop_seconds, now), lambda at: self.clear(fault, at))
 
+    def inject_with_truth(self, fault: Fault, now: float) -> Truth:
+        """Begin a fault that no scenario foresaw and enter it in the ground truth."""
+        truth = _truth_of(fault)
+        self.history.append(truth)
+        self._open_truths[id(fault)] = len(self.history) - 1
+        self.inject(fault, now)
+        return truth
+
     def clear(self, fault: Fault, now: float) -> None:
         """End a fault; a replica that was down because of it starts."""
         if fault not in self.active:
             return
         self.active.remove(fault)
+        place = self._open_truths.pop(id(fault), None)
+        if place is not None:
+            self.history[place] = self.history[place].model_copy(update={"stop_seconds": now})
         for index in self.touched(fault):
             replica = self.replicas[index]
             replica.advance(now)

@@ -197,6 +197,10 @@ class EngineCore:
                 front.num_generation_tokens += 1
                 add_gap(iteration, now - front.last_token_ts)
                 front.last_token_ts = now
+            if request.finish_reason is None and front.num_generation_tokens == front.stop_after:
+                request.finish_reason = "stop"
+                request.front = None
+                self.inbox.append(Message(now, "abort", request))
             if request.finish_reason is not None:
                 front.finish(iteration, request.finish_reason, wall)
                 if self._on_finish is not None:

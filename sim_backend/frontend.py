@@ -35,6 +35,7 @@ class RequestClock:
         "prompt_len",
         "queued_ts",
         "scheduled_ts",
+        "stop_after",
     )
 
     def __init__(
@@ -44,6 +45,8 @@ class RequestClock:
         self.prompt_len = prompt_len
         self.max_tokens = max_tokens
         self.parent = parent
+        self.stop_after = 0
+        """A stop string completes with this output token: the front end ends the request, the engine learns of it afterwards. 0: never."""
         self.is_prefilling = True
         self.num_generation_tokens = 0
         self.queued_ts = 0.0

@@ -158,11 +158,12 @@ class Replica(PageSource):
         *,
         chain: Callable[[int], Chain] | None = None,
         sink: Callable[[int], Sink] | None = None,
-        stop_index: int | None = None,
+        stops: Sequence[int | None] = (),
     ) -> Ticket | None:
         """A call arrives. None when it is refused: wrong key (no metric at all), over-long prompt (4xx), dead engine (5xx), process down.
 
-        `chain(i)` gives the identity of the i-th sequence (default: the call's segments), `sink(i)` follows its outputs.
+        `chain(i)` gives the identity of the i-th sequence (default: the call's segments), `sink(i)` follows its outputs,
+        `stops[i]` is the output index of its stop token; a call with its own chains came over HTTP and was checked there.
         """
         over_http = chain is not None
         if self.state == "down":
@@ -172,11 +173,12 @@ class Replica(PageSource):
             self._tell(call, at)
             return None
         if self.state == "engine_dead":
-            self._http(call, "5xx", at, HTTP_OVERHEAD_SECONDS)
+            if not over_http:
+                self._http(call, "5xx", at, HTTP_OVERHEAD_SECONDS)
             self._tell(call, at)
             return None
         prompt_len = call.prompt_len
-        if call.kind == "oversized" or prompt_len + (call.max_tokens if over_http else 1) > self.config.max_model_len:
+        if not over_http and (call.kind == "oversized" or prompt_len >= self.config.max_model_len):
             self._http(call, "4xx", at, HTTP_OVERHEAD_SECONDS, response_bytes=ERROR_BYTES)
             self._tell(call, at)
             return None
@@ -186,15 +188,14 @@ class Replica(PageSource):
         engine = self.engines[rank]
         ticket = Ticket(call, engine, [], call.n, over_http)
         natural = call.output_len - 1 if call.output_len < call.max_tokens else None
-        finish = planned_finish(
-            prompt_len, call.max_tokens, self.config.max_model_len, stop_index if over_http else natural
-        )
         for index in range(call.n):
             seed = call.output_seed if not index else hash((call.output_seed, index))
             request = Request(
                 f"{call.id}#{index}" if call.n > 1 else call.id,
                 prompt_len=prompt_len,
-                finish=finish,
+                finish=planned_finish(
+                    prompt_len, call.max_tokens, self.config.max_model_len, stops[index] if over_http else natural
+                ),
                 chain=chain(index) if chain else SegmentChain(call.prompt, seed, self.config.block_size, extra),
                 arrival_time=at,
                 priority=call.priority,
