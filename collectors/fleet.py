@@ -76,7 +76,7 @@ def _questions(plan: Plan, discovery: Discovery, window: Window, settings: Setti
         Question(
             "layouts",
             plan.layouts(("time_to_first_token", "inter_token_latency")),
-            window=_coarse(window),
+            window=coarse(window),
             optional=True,
         ),
         Question("capacity", _capacity_promql(plan, window, short), at_ms=at, optional=True),
@@ -86,7 +86,7 @@ def _questions(plan: Plan, discovery: Discovery, window: Window, settings: Setti
     return asked
 
 
-def _coarse(window: Window) -> Window:
+def coarse(window: Window) -> Window:
     step = max((window.end_ms - window.start_ms) // LAYOUT_POINTS, window.step_ms)
     return ends_on_step(Window(window.start_ms, window.end_ms, step))
 
@@ -148,7 +148,7 @@ def _picture(
     ages = [row.age_seconds for row in rows if row.age_seconds is not None and row.scraped in ("up", "unknown")]
     age = min(ages, default=None)
     series = _fleet_series(answers, window, plan, gauges, panel_ms, promql, tainted, age)
-    layouts = answers.frame("layouts", _coarse(window))
+    layouts = answers.frame("layouts", coarse(window))
     histograms = {
         signal: merged_histogram(answers, signal, signal, plan, window, panel_ms, layouts)
         for signal in ("time_to_first_token", "inter_token_latency")

@@ -19,9 +19,10 @@ from collectors.flow import (
     wait_seconds,
     waiting_change_per_second,
 )
+from collectors.histograms import replica_columns
 from collectors.identity import FleetTree, Key, Rank, Replica
 from collectors.model import Floats, Frame, Vector
-from collectors.quantiles import bucket_rows, quantile_series
+from collectors.quantiles import quantile_series
 from collectors.settings import Settings
 from collectors.signals import MODEL, SIGNAL, Plan, duration_text
 
@@ -107,7 +108,7 @@ def without_stale_tails(
         ended = times_seconds > replica.sampled_ms / 1000 + STALE_INTERVALS * interval_seconds
         if ended.any():
             for table in values.values():
-                table[np.ix_(list(rows), np.flatnonzero(ended))] = np.nan
+                table[np.ix_(np.asarray(rows), np.flatnonzero(ended))] = np.nan
     return RankGauges(gauges.owners, values, gauges.rows_of, gauges.seen)
 
 
@@ -409,21 +410,13 @@ def _no_quantile(table: Table, replica: Replica, age: float | None) -> QuantileF
 
 def _first_token_p99(table: Table) -> dict[Key, QuantileFigure]:
     """p99 of every replica at once: the columns of one table are replicas."""
-    rows: dict[Key, list[int]] = defaultdict(list)
-    vector = table.first_token_buckets
-    for index, labels in enumerate(vector.labels):
-        rows[table.tree.key_of(labels)].append(index)
-    parts = {key: bucket_rows([vector.labels[i] for i in at], vector.values[at]) for key, at in rows.items()}
-    if not parts:
+    keys, bounds, grid = replica_columns(table.first_token_buckets, table.tree)
+    if not keys:
         return {}
-    bounds = np.unique(np.concatenate([bounds for bounds, _ in parts.values()]))
-    grid = np.full((len(bounds), len(parts)), np.nan)
-    for column, (own, counts) in enumerate(parts.values()):
-        grid[np.searchsorted(bounds, own), column] = counts[:, 0]
     series = quantile_series(bounds, grid, table.window_seconds, (0.99,))
     query, tainted = table.promql.get("replica_first_token", ()), table.tainted.get("replica_first_token", ())
     found = {}
-    for column, key in enumerate(parts):
+    for column, key in enumerate(keys):
         interval = series.at(0.99, column)
         replica = table.tree.replica(key)
         if interval is not None and replica is not None and replica.up is not False:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,8 @@ import numpy as np
 from collectors.asking import Answers
 from collectors.dialect import NOT_IN_VERSION
 from collectors.figures import FigureStatus, QuantileFigure, QuantilePanel, ShareUnder, figure
-from collectors.model import Floats, Frame, Window
+from collectors.identity import FleetTree, Key
+from collectors.model import Floats, Frame, Vector, Window
 from collectors.quantile_values import QuantileSeries
 from collectors.quantiles import bucket_rows, quantile_series, share_under, snap_threshold
 from collectors.settings import Objective
@@ -93,6 +95,21 @@ def _layout_note(series: QuantileSeries) -> str:
     if series.flags["mixed_layouts"].any():
         return "replicas have different buckets: merged on the bounds they share"
     return ""
+
+
+def replica_columns(vector: Vector, tree: FleetTree) -> tuple[tuple[Key, ...], Floats, Floats]:
+    """A bucket vector by replica and `le` -> (replica keys, bounds, cumulative): columns are replicas, NaN where one lacks a bound."""
+    rows: dict[Key, list[int]] = defaultdict(list)
+    for index, labels in enumerate(vector.labels):
+        rows[tree.key_of(labels)].append(index)
+    parts = {key: bucket_rows([vector.labels[i] for i in at], vector.values[at]) for key, at in rows.items()}
+    if not parts:
+        return (), np.empty(0), np.empty((0, 0))
+    bounds = np.unique(np.concatenate([own for own, _ in parts.values()]))
+    grid = np.full((len(bounds), len(parts)), np.nan)
+    for column, (own, counts) in enumerate(parts.values()):
+        grid[np.searchsorted(bounds, own), column] = counts[:, 0]
+    return tuple(parts), bounds, grid
 
 
 def quantile_figure(panel: QuantilePanel, q: float, *, age_seconds: float | None = None) -> QuantileFigure:

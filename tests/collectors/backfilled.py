@@ -26,9 +26,8 @@ def require(*binaries):
 
 def read_recording(path):
     """(series, start seconds, end seconds, scrape interval): series are (labels, [ms], [value])."""
-    opened = gzip.open(path, "rt") if path.suffix == ".gz" else open(path)
-    with opened as file:
-        recording = json.load(file)
+    raw = Path(path).read_bytes()
+    recording = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
     series = [
         (entry["metric"], [round(float(t) * 1000) for t, _ in entry["values"]], [float(v) for _, v in entry["values"]])
         for entry in recording["result"]
