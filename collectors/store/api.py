@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import logging
+import contextlib
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -17,13 +17,11 @@ from starlette.routing import Route
 
 from collectors.model import MetricMeta
 from collectors.store.api_params import EARLIEST_MS, LATEST_MS, BadParameter, Parameters
-from collectors.store.api_status import QueryResult, ServedData, status_routes
+from collectors.store.api_status import ServedData, status_routes
+from collectors.store.formatting import formatted
 from collectors.store.matchers import Matcher
-from collectors.store.promql.errors import PromQLError
-from collectors.store.promql.parsing import parse_selector
+from collectors.store.promql import Limits, PromQLError, Result, parse_selector
 from collectors.store.series import LabelSet
-
-log = logging.getLogger(__name__)
 
 STATUS_OF = {"bad_data": 400, "execution": 422, "timeout": 503, "not_found": 404, "internal": 500}
 MAX_FORM_BYTES = 10 * 1024 * 1024
@@ -31,7 +29,7 @@ TRUNCATED = "results truncated due to limit"
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 Answer = tuple[Any, Sequence[str], Sequence[str]]
-"""data, warnings, infos"""
+"""data (JSON text when it is bytes), warnings, infos"""
 
 
 class ApiError(Exception):
@@ -99,7 +97,7 @@ def _endpoint(answer: Callable[[Parameters, Request], Answer]) -> Callable[[Requ
 def _encoded(answer: Callable[[Parameters, Request], Answer], parameters: Parameters, request: Request) -> Response:
     """Runs in a worker thread, the JSON included: a big matrix must not hold up the event loop."""
     data, warnings, infos = answer(parameters, request)
-    body: dict[str, Any] = {"status": "success", "data": data}
+    body: dict[str, Any] = {"status": "success", "data": orjson.Fragment(data) if isinstance(data, bytes) else data}
     if warnings:
         body["warnings"] = list(warnings)
     if infos:
@@ -137,14 +135,16 @@ class _Api:
 
     def query(self, parameters: Parameters, request: Request) -> Answer:
         at_ms = parameters.instant_ms("time", self._served.now_ms())
-        limit = parameters.limit()
-        result = self._run(parameters, functools.partial(self._engine.instant, parameters.text("query"), at_ms))
+        limit, limits, lookback_ms = self._bounds(parameters)
+        with _naming("query"):
+            result = self._engine.instant(parameters.text("query"), at_ms, limits=limits, lookback_ms=lookback_ms)
         return self._limited(result, limit)
 
     def query_range(self, parameters: Parameters, request: Request) -> Answer:
         window = parameters.window()
-        limit = parameters.limit()
-        result = self._run(parameters, functools.partial(self._engine.range, parameters.text("query"), window))
+        limit, limits, lookback_ms = self._bounds(parameters)
+        with _naming("query"):
+            result = self._engine.range(parameters.text("query"), window, limits=limits, lookback_ms=lookback_ms)
         return self._limited(result, limit)
 
     def query_exemplars(self, parameters: Parameters, request: Request) -> Answer:
@@ -153,7 +153,8 @@ class _Api:
         return [], (), ()
 
     def format_query(self, parameters: Parameters, request: Request) -> Answer:
-        return formatted(parameters.text("query")), (), ()
+        with _naming("query"):
+            return formatted(parameters.text("query")), (), ()
 
     def series(self, parameters: Parameters, request: Request) -> Answer:
         found = self._matching(parameters, required=True)
@@ -180,23 +181,23 @@ class _Api:
         }
         return listed, (), ()
 
-    def _run(self, parameters: Parameters, ask: Callable[[], QueryResult]) -> QueryResult:
-        timeout_ms = parameters.duration_ms("timeout") if parameters.text("timeout") else None
-        if timeout_ms is not None and timeout_ms <= 0:
-            raise PromQLError("timeout", "query timed out in expression evaluation")
-        try:
-            return ask()
-        except PromQLError as error:
-            if error.kind == "bad_data":
-                raise PromQLError("bad_data", f'invalid parameter "query": {error.message}') from None
-            raise
+    def _bounds(self, parameters: Parameters) -> tuple[int, Limits | None, int | None]:
+        """limit=, the engine's limits with timeout= (never more than the engine's own), and lookback_delta=."""
+        limit, limits, lookback_ms = parameters.limit(), None, None
+        if parameters.text("timeout"):
+            own = self._engine.limits
+            seconds = min(own.timeout_seconds, parameters.duration_ms("timeout") / 1000)
+            limits = replace(own, timeout_seconds=max(0.0, seconds))
+        if parameters.text("lookback_delta"):
+            lookback_ms = parameters.duration_ms("lookback_delta")
+        return limit, limits, lookback_ms
 
-    def _limited(self, result: QueryResult, limit: int) -> Answer:
-        data, warnings, infos = result.data(), tuple(result.warnings), tuple(result.infos)
-        if limit and data["resultType"] in ("vector", "matrix") and len(data["result"]) > limit:
-            data = data | {"result": data["result"][:limit]}
-            warnings += (TRUNCATED,)
-        return data, warnings, infos
+    @staticmethod
+    def _limited(result: Result, limit: int) -> Answer:
+        if 0 < limit < len(result) and result.type in ("vector", "matrix"):
+            data = result.data()
+            return data | {"result": data["result"][:limit]}, (*result.warnings, TRUNCATED), result.infos
+        return result.data_json(), result.warnings, result.infos
 
     @staticmethod
     def _cut(found: list[Any], limit: int) -> Answer:
@@ -213,6 +214,17 @@ class _Api:
         wanted = [_matchers(selector) for selector in selectors] or [()]
         found = {labels for matchers in wanted for labels in self._blocks.series(matchers, start_ms, end_ms)}
         return sorted(found)
+
+
+@contextlib.contextmanager
+def _naming(parameter: str) -> Iterator[None]:
+    """A query that is malformed is a bad parameter, and the message says which."""
+    try:
+        yield
+    except PromQLError as error:
+        if error.kind == "bad_data":
+            raise ApiError("bad_data", f'invalid parameter "{parameter}": {error.message}') from None
+        raise
 
 
 def _matchers(selector: str) -> tuple[Matcher, ...]:

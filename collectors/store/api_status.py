@@ -7,14 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.requests import Request
 
 from collectors.instants import format_instant
-from collectors.model import Window
 from collectors.store.api_params import Parameters
 from collectors.store.blocks import Blocks
+from collectors.store.promql import Engine
 from collectors.store.scrape import ScrapeSettings, TargetStatus
 
 API_VERSION = "3.0.0+pagewatch"
@@ -24,32 +24,12 @@ Answer = tuple[Any, Sequence[str], Sequence[str]]
 StatusEndpoint = Callable[[Parameters, Request], Answer]
 
 
-class QueryResult(Protocol):
-    """What an engine gives back."""
-
-    @property
-    def warnings(self) -> Sequence[str]: ...
-
-    @property
-    def infos(self) -> Sequence[str]: ...
-
-    def data(self) -> dict[str, Any]: ...
-
-
-class QueryEngine(Protocol):
-    """Anything that evaluates PromQL. Raises PromQLError."""
-
-    def instant(self, promql: str, at_ms: int, /) -> QueryResult: ...
-
-    def range(self, promql: str, window: Window, /) -> QueryResult: ...
-
-
 @dataclass(frozen=True)
 class ServedData:
     """What is served: an engine over blocks, a clock, and what there is to say about targets (nothing for an incident file)."""
 
     blocks: Blocks
-    engine: QueryEngine
+    engine: Engine
     now_ms: Callable[[], int]
     statuses: Callable[[], Sequence[TargetStatus]] = tuple
     scrape_settings: ScrapeSettings | None = None

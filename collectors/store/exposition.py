@@ -14,8 +14,13 @@ from typing import Literal
 
 from collectors.model import Labels
 
-ACCEPT = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
-"""Content negotiation as Prometheus does it without native histograms: OpenMetrics before text before anything."""
+ACCEPT = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,"
+    "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.1"
+)
+"""Content negotiation of Prometheus 3 without protobuf. Without `escaping=allow-utf-8` prometheus_client 0.22 and later answers OpenMetrics in which
+every `vllm:` name has become `vllm_`."""
 
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL_NAME = re.compile(rb"[a-zA-Z_][a-zA-Z0-9_]*")

@@ -184,12 +184,7 @@ class _Reading:
             self._metadata.setdefault(meta.name, {})[meta.kind] = meta.text
 
     def _sample(self, line: bytes) -> None:
-        head, _, token = line.rpartition(b" ")
-        labels = self._seen.get(head)
-        if labels is not None and token:
-            sample = SampleLine(labels, parse_value(token), None, head)
-        else:
-            sample = self._parse_sample(line)
+        sample = self._remembered(line) or self._parse_sample(line)
         self._samples += 1
         self.heads.append(sample.head)
         if sample.head:
@@ -203,6 +198,17 @@ class _Reading:
         self._series.append(sample.labels)
         self._values.append(sample.value)
         self._times.append(sample.time_ms)
+
+    def _remembered(self, line: bytes) -> SampleLine | None:
+        """A line of which all but the value was seen before; None when the grammar has to look at it."""
+        head, _, token = line.rpartition(b" ")
+        labels = self._seen.get(head)
+        if labels is None or not token or token != token.strip():
+            return None
+        try:
+            return SampleLine(labels, parse_value(token), None, head)
+        except LineError:
+            return None
 
     def exposition(self, before: Exposition | None) -> Exposition:
         layout = Layout(tuple(self._series), self._samples)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import signal
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from starlette.types import ASGIApp
@@ -88,12 +90,27 @@ def serve_app(app: ASGIApp, listening: socket.socket, store: Store | None = None
 
     threading.Thread(target=watch, name="store-watch", daemon=True).start()
     try:
-        server.run(sockets=[listening])
+        with _signals_end_the_server():
+            server.run(sockets=[listening])
     finally:
         ended.set()
         listening.close()
     if store is not None and store.failed:
         raise ServerError(store.problem)
+
+
+@contextlib.contextmanager
+def _signals_end_the_server() -> Iterator[None]:
+    """uvicorn raises the signal that stopped it once more, which would end the process before the log is closed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def serve_store(
