@@ -18,15 +18,18 @@ from collectors.observed import Observations
 from collectors.scope import ScopedSource, scope_matchers
 from collectors.settings import Settings
 from collectors.source import Source, SourceError
+from runbooks.diagnosis import diagnose, scene_of
 from runbooks.findings import Finding, FindingWord, Number, Walk
 from runbooks.library import load
 from runbooks.naming import names_of, parameters, rate_window_seconds, settings_dialect
 from runbooks.outcome import leaf_of
 from runbooks.place import asked_place, covers, found_place, matchers, verdicts_at
 from runbooks.predicates import Facts
+from runbooks.reading import Reading
 from runbooks.runbook import PLACEHOLDER, Query, Runbook, RunbookError, Step
 from runbooks.template import Binding, TemplateError, resolve
-from runbooks.verdicts import Diagnosis, Where
+from runbooks.thresholds import Thresholds
+from runbooks.verdicts import Diagnosis, Place, Where
 
 __all__ = ["Answer", "RunbookError", "verify", "walk"]
 
@@ -52,6 +55,8 @@ class _Scene:
     where: Where
     binding: Binding
     diagnosis: Diagnosis
+    readings: Mapping[Place, Reading]
+    settings: Settings
     asked: dict[str, tuple[float | None, Mapping[str, str], str]]
     """Memory of this walk: PromQL and reduction -> value, labels, note."""
 
@@ -77,10 +82,10 @@ def walk(
     runbook = load(runbook_id)
     seen = observations if observations is not None else observe(source, at_ms, settings)
     asked = asked_place(seen, instance, engine)
-    judged = diagnosis if diagnosis is not None else _diagnose(source, at_ms, settings, seen)
+    judged = diagnosis if diagnosis is not None else diagnose(source, at_ms, settings, seen)
     where = asked if asked is not None else found_place(runbook_id, judged)
     scene = _scene(source, at_ms, settings, seen, judged, where)
-    findings = [_finding(step, scene, (answers or {}).get(step.id, Answer())) for step in runbook.steps]
+    findings = [_finding(step, scene, _given(step, runbook, answers or {})) for step in runbook.steps]
     findings, target = _follow(runbook, findings)
     return Walk(
         runbook=runbook.id,
@@ -112,7 +117,7 @@ def verify(
     except KeyError:
         raise RunbookError(f"runbook {runbook_id} has no check {verify_id!r}") from None
     seen = observations if observations is not None else observe(source, at_ms, settings)
-    judged = diagnosis if diagnosis is not None else _diagnose(source, at_ms, settings, seen)
+    judged = diagnosis if diagnosis is not None else diagnose(source, at_ms, settings, seen)
     where = asked_place(seen, instance, engine) or found_place(runbook_id, judged)
     scene = _scene(source, at_ms, settings, seen, judged, where)
     numbers = tuple(_number(query, scene) for query in check.number)
@@ -122,12 +127,6 @@ def verify(
         else check.predicate.judge(_facts(numbers, scene, None))
     )
     return Finding(check.id, check.question, "automatic", word, numbers, None)
-
-
-def _diagnose(source: Source, at_ms: int, settings: Settings, observations: Observations) -> Diagnosis:
-    from runbooks.diagnosis import diagnose
-
-    return diagnose(source, at_ms, settings, observations)
 
 
 def _scene(
@@ -143,13 +142,19 @@ def _scene(
         lookback_seconds=LOOKBACK_MS / 1000,
         names=names,
     )
-    return _Scene(source, at_ms, where, Binding(names, values, place_matchers, rank_matchers), judged, {})
+    binding = Binding(names, values, place_matchers, rank_matchers)
+    return _Scene(source, at_ms, where, binding, judged, scene_of(seen, settings).readings, settings, {})
 
 
 _FAILED = "query failed: "
 
 
 def _number(query: Query, scene: _Scene) -> Number:
+    if query.limit:
+        table, _, name = query.limit.partition(".")
+        return _as_number(query, "", Thresholds.of(scene.settings)(table, name), {}, "")
+    if query.reading:
+        return _as_number(query, "", *_read(query, scene))
     try:
         promql = resolve(query.promql, scene.binding)
     except TemplateError as error:
@@ -158,6 +163,23 @@ def _number(query: Query, scene: _Scene) -> Number:
     if key not in scene.asked:
         scene.asked[key] = _ask(scene.source, promql, scene.at_ms, query.of)
     return _as_number(query, promql, *scene.asked[key])
+
+
+def _read(query: Query, scene: _Scene) -> tuple[float | None, Mapping[str, str], str]:
+    """A quantity of the diagnosis's reading of the ranks at this place: the worst, or the sum."""
+    assert query.reading is not None
+    here = {
+        place: float(getattr(reading, query.reading))
+        for place, reading in scene.readings.items()
+        if covers(scene.where, Where("rank", (place,)))
+    }
+    known = {place: value for place, value in here.items() if not math.isnan(value)}
+    if not known:
+        return None, {}, "not enough samples" if here else "no rank is read here"
+    if query.of == "sum":
+        return sum(known.values()), {}, ""
+    place = (max if query.of == "max" else min)(known, key=lambda each: known[each])
+    return known[place], {"instance": place.instance, "engine": place.engine}, ""
 
 
 def _as_number(query: Query, promql: str, value: float | None, labels: Mapping[str, str], note: str) -> Number:
@@ -198,6 +220,15 @@ def _facts(numbers: tuple[Number, ...], scene: _Scene, log_class: str | None) ->
         laws=laws,
         log_class=log_class,
     )
+
+
+def _given(step: Step, runbook: Runbook, answers: Mapping[str, Answer]) -> Answer:
+    """What a person gave to a step; a log that was pasted into any step is read by every step with the same reader."""
+    own = answers.get(step.id, Answer())
+    if step.kind != "pasted" or own.log is not None:
+        return own
+    shared = [answers[other.id].log for other in runbook.steps if other.reader == step.reader and other.id in answers]
+    return replace(own, log=next((log for log in shared if log is not None), None))
 
 
 def _finding(step: Step, scene: _Scene, answer: Answer) -> Finding:

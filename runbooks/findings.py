@@ -57,7 +57,7 @@ class Finding:
             "question": self.question,
             "finding": self.finding,
             "numbers": {number.name: number.value for number in self.numbers},
-            "evidence": [{"promql": number.promql, "kind": number.kind} for number in self.numbers],
+            "evidence": [{"promql": number.promql, "kind": number.kind} for number in self.numbers if number.promql],
             "next": self.next,
         }
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from runbooks.naming import default_names
 from runbooks.predicates import Predicate
 from runbooks.template import TemplateError, check_template
+from runbooks.thresholds import has_threshold
 from runbooks.verdicts import CAUSES
 
 Identifier = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
@@ -31,11 +32,24 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+ReadingName = Literal[
+    "arrivals", "batch_share_of_gap", "ceiling", "gap_seconds", "gap_before_seconds", "head_tokens", "kv_median",
+    "kv_max", "lookups_per_prompt_token", "pinned", "prompt_share", "requests_in_prefill", "wait_seconds",
+]  # fmt: skip
+"""Quantities of `runbooks.reading.Reading` that a step may show: the very figures the diagnosis reasons with."""
+
+
 class Query(_Table):
-    """One number of a step: PromQL by signal name, its unit and the kind of evidence it is."""
+    """One number of a step, its unit and the kind of evidence it is.
+
+    It comes from PromQL by signal name; from the diagnosis's own reading of each rank (`reading`), where PromQL cannot
+    express it; or from a threshold (`limit`, as table.name of thresholds.toml or the operator's override).
+    """
 
     name: str = Identifier
-    promql: str
+    promql: str = ""
+    reading: ReadingName | None = None
+    limit: str = ""
     unit: str
     kind: EvidenceKind = "measured"
     label: str = ""
@@ -44,7 +58,15 @@ class Query(_Table):
     """Which of several series stands for the place (the worst one), or their sum."""
 
     @model_validator(mode="after")
-    def _known_signals(self) -> Query:
+    def _one_origin(self) -> Query:
+        if bool(self.promql) + bool(self.reading) + bool(self.limit) != 1:
+            raise ValueError(f"number {self.name}: give exactly one of promql, reading and limit")
+        if self.limit:
+            table, _, name = self.limit.partition(".")
+            if not has_threshold(table, name):
+                raise ValueError(f"number {self.name}: no threshold {self.limit!r}")
+        if not self.promql:
+            return self
         try:
             check_template(self.promql, default_names())
         except TemplateError as error:

@@ -19,6 +19,11 @@ def _shipped() -> Mapping[str, Mapping[str, float]]:
     return {detector: {name: float(value) for name, value in values.items()} for detector, values in table.items()}
 
 
+def has_threshold(detector: str, name: str) -> bool:
+    """Whether thresholds.toml has such a value."""
+    return name in _shipped().get(detector, {})
+
+
 @dataclass(frozen=True)
 class Thresholds:
     """Values by detector id and name."""
