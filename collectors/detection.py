@@ -133,7 +133,7 @@ def detect(
         return EngineVersion(dialect, version, version, version, spelled, "configured")
     known = frozenset(name for name in families if name.startswith(dialect.prefix))
     if not known:
-        return EngineVersion(dialect, dialect.default, dialect.default, None, spelled, "assumed")
+        return EngineVersion(dialect, dialect.default, dialect.default, dialect.default, spelled, "assumed")
     since, until, score = _detect(dialect, known, ranked)
     inside = since <= dialect.default and (until is None or dialect.default < until)
     version = dialect.default if inside else since

@@ -89,7 +89,9 @@ def latency_picture(
     for shift in earlier_ms:
         then = Window(window.start_ms - shift, window.end_ms - shift, window.step_ms)
         before = merged_histogram(answers, f"earlier_{shift}", chosen, plan, then, panel_ms)
-        earlier.append(Earlier(f"{duration_words(shift / 1000)} ago", shift, before.panel(), _whole(before)))
+        if before.missing == "not_scraped":
+            before = replace(before, missing="no_data", note="no samples from then")
+        earlier.append(Earlier(_ago(shift), shift, before.panel(), _whole(before)))
     return LatencyPicture(
         at_ms=window.end_ms,
         window=window,
@@ -110,6 +112,11 @@ def latency_picture(
         warnings=(*answers.warnings(), *(f"{what}: {why}" for what, why in answers.refused.items())),
         asked=tuple(answers.asked),
     )
+
+
+def _ago(shift_ms: int) -> str:
+    weeks, rest = divmod(shift_ms, WEEK_MS)
+    return f"{weeks} w ago" if weeks and not rest else f"{duration_words(shift_ms / 1000)} ago"
 
 
 def _require_histogram(plan: Plan, signal: str) -> None:
