@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-import re2
+import re2  # type: ignore[import-untyped]
 
 MatchOp = Literal["=", "!=", "=~", "!~"]
 

@@ -50,7 +50,7 @@ def aggregate(
         return grid(groups.labels, np.sqrt(values) if op == "stddev" else values, present)
 
 
-def _counts(source: Grid, groups: Groups) -> tuple[np.ndarray, Mask | None]:  # type: ignore[type-arg]
+def _counts(source: Grid, groups: Groups) -> tuple[np.ndarray, Mask | None]:
     if source.present is None:
         return np.repeat(groups.sizes[:, None], source.steps, axis=1), None
     counts = np.add.reduceat(source.present[groups.order].astype(np.int64), groups.starts, axis=0)
@@ -63,7 +63,7 @@ def _reduce(ufunc: np.ufunc, source: Grid, groups: Groups, absent: float) -> Flo
         return np.asarray(ufunc.reduceat(values[groups.order], groups.starts, axis=0), dtype=np.float64)
 
 
-def _sum_or_mean(op: str, source: Grid, groups: Groups, counts: np.ndarray, kahan: bool) -> Floats:  # type: ignore[type-arg]
+def _sum_or_mean(op: str, source: Grid, groups: Groups, counts: np.ndarray, kahan: bool) -> Floats:
     values = source.values if source.present is None else np.where(source.present, source.values, 0.0)
     plain = plain_sum_is_exact_enough(values.ravel())
     if plain or (op == "sum" and not kahan):
@@ -72,7 +72,7 @@ def _sum_or_mean(op: str, source: Grid, groups: Groups, counts: np.ndarray, kaha
             return total
         if np.isfinite(total).all():
             with np.errstate(invalid="ignore", divide="ignore"):
-                return total / counts
+                return np.asarray(total / counts, dtype=np.float64)
     running: Sum | Mean = Sum(counts.shape) if op == "sum" else Mean(counts.shape)
     for term, where in _terms(source, groups):
         running.add(term, where)
@@ -109,7 +109,7 @@ def quantile(source: Grid, param: Floats, notes: Notes, *, without: bool, names:
     return grid(groups.labels, values, present)
 
 
-def whole_param(param: Floats, name: str) -> np.ndarray:  # type: ignore[type-arg]
+def whole_param(param: Floats, name: str) -> np.ndarray:
     """The k of topk, bottomk, limitk at each step. Raises PromQLError for what is no int64."""
     for value in param:
         if np.isnan(value) or abs(value) >= MAX_INT64:
@@ -117,7 +117,7 @@ def whole_param(param: Floats, name: str) -> np.ndarray:  # type: ignore[type-ar
     return np.maximum(np.trunc(param), 0).astype(np.int64)
 
 
-def top(source: Grid, k: np.ndarray, *, largest: bool, without: bool, names: tuple[str, ...]) -> Grid:  # type: ignore[type-arg]
+def top(source: Grid, k: np.ndarray, *, largest: bool, without: bool, names: tuple[str, ...]) -> Grid:
     """topk or bottomk: the k extreme series of each group at each step; NaN is the last to be chosen.
 
     At one step the answer is ordered, best first.

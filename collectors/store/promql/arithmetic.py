@@ -34,7 +34,7 @@ def compute(op: str, left: Floats, right: Floats) -> Floats:
         return np.asarray(ARITHMETIC[op](left, right), dtype=np.float64)
 
 
-def holds(op: str, left: Floats, right: Floats) -> np.ndarray:  # type: ignore[type-arg]
+def holds(op: str, left: Floats, right: Floats) -> np.ndarray:
     """A comparison; NaN compares false, except that it is unequal to everything."""
     with np.errstate(invalid="ignore"):
         return np.asarray(COMPARISONS[op](left, right), dtype=bool)

@@ -47,16 +47,23 @@ def rounded(values: Floats, nearest: Floats) -> Floats:
         return np.floor(values * inverse + 0.5) / inverse
 
 
-_MIN_SECONDS, _MAX_SECONDS = -(2.0**62), 2.0**62
+MAX_SECONDS = 2.0**62
+"""Beyond it, and for NaN, Prometheus's answer depends on the processor; ours is NaN."""
 
 
-def _split(seconds: Floats) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def _split(seconds: Floats) -> tuple[np.ndarray, np.ndarray]:
     """Whole days since 1970 and the second of the day; the fraction of a second is dropped towards zero, as Go does."""
-    whole = np.trunc(np.clip(np.nan_to_num(seconds, nan=_MIN_SECONDS), _MIN_SECONDS, _MAX_SECONDS)).astype(np.int64)
+    whole = np.trunc(np.where(np.abs(seconds) < MAX_SECONDS, seconds, 0.0)).astype(np.int64)
     return whole // 86400, whole % 86400
 
 
-def _civil(days: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def date_part(name: str, seconds: Floats) -> Floats:
+    """A part of the UTC date of unix seconds, by PromQL's name; NaN where they are no date."""
+    with np.errstate(invalid="ignore"):
+        return np.where(np.abs(seconds) < MAX_SECONDS, DATES[name](seconds), np.nan)
+
+
+def _civil(days: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Year, month, day of the proleptic Gregorian calendar (Howard Hinnant's days algorithm)."""
     shifted = days + 719468
     era = shifted // 146097
@@ -73,11 +80,11 @@ _BEFORE_MONTH = np.array([0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334]
 _MONTH_DAYS = np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 
-def _leap(year: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _leap(year: np.ndarray) -> np.ndarray:
     return np.asarray((year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0)))
 
 
-def _of_date(pick: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> Callable[[Floats], Floats]:  # type: ignore[type-arg]
+def _of_date(pick: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> Callable[[Floats], Floats]:
     return lambda seconds: pick(*_civil(_split(seconds)[0])).astype(np.float64)
 
 

@@ -93,7 +93,8 @@ class Engine:
             value = Grid((EMPTY,), value.values[None, :])
         if not isinstance(value, Grid):
             raise bad('invalid expression type "string" for range query, must be Scalar or instant Vector')
-        order = sorted(range(len(value.labels)), key=lambda i: value.labels[i].pairs)
+        labels = value.labels
+        order = sorted(range(len(labels)), key=lambda i: labels[i].pairs)
         if order != list(range(len(order))):
             value = value.at(order)
         return _noted(Result("matrix", steps.times_ms(), grid=value), notes)

@@ -9,7 +9,7 @@ import numpy as np
 
 from collectors.model import Floats
 from collectors.store.promql import histograms, over_time, rates, regression, relabelling
-from collectors.store.promql.elementwise import DATES, MATH, rounded
+from collectors.store.promql.elementwise import DATES, MATH, date_part, rounded
 from collectors.store.promql.errors import failed
 from collectors.store.promql.grids import Grid, Mask, ScalarRow, Value, grid, nameless, spread
 from collectors.store.promql.nodes import Call, MatrixSelector, Node, VectorSelector
@@ -152,7 +152,9 @@ def _smoothing(ev: Evaluator, node: Call, steps: Steps) -> Value:
 
 def _absent_over_time(ev: Evaluator, node: Call, steps: Steps) -> Value:
     windows = ev.windows(node.args[0], steps, spread=True)
-    return _absent_grid(node.args[0], (windows.count > 0).any(axis=0) if len(windows.selection.labels) else None, steps)
+    return _absent_grid(
+        node.args[0], np.asarray((windows.count > 0).any(axis=0)) if len(windows.selection.labels) else None, steps
+    )
 
 
 MATRIX_FUNCTIONS: dict[str, Function] = {
@@ -188,13 +190,11 @@ def _math(name: str) -> Function:
 
 
 def _date(name: str) -> Function:
-    part = DATES[name]
-
     def call(ev: Evaluator, node: Call, steps: Steps) -> Value:
         if not node.args:
-            return Grid((EMPTY,), part(steps.times_ms() / 1000)[None, :])
+            return Grid((EMPTY,), date_part(name, steps.times_ms() / 1000)[None, :])
         source = ev.vector(node.args[0], steps)
-        return nameless(source.with_values(part(source.values)))
+        return nameless(source.with_values(date_part(name, source.values)))
 
     return call
 
@@ -224,10 +224,10 @@ def _scalar(ev: Evaluator, node: Call, steps: Steps) -> Value:
 
 def _absent(ev: Evaluator, node: Call, steps: Steps) -> Value:
     source = ev.vector(node.args[0], steps)
-    return _absent_grid(node.args[0], source.mask().any(axis=0) if len(source.labels) else None, steps)
+    return _absent_grid(node.args[0], np.asarray(source.mask().any(axis=0)) if len(source.labels) else None, steps)
 
 
-def _absent_grid(arg: Node, there: np.ndarray | None, steps: Steps) -> Grid:  # type: ignore[type-arg]
+def _absent_grid(arg: Node, there: np.ndarray | None, steps: Steps) -> Grid:
     """1 at the steps where nothing is there, with the labels that a selector asks for by equality."""
     selector = arg.vector if isinstance(arg, MatrixSelector) else arg
     labels: dict[str, str] = {}

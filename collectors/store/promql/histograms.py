@@ -32,7 +32,7 @@ def parse_bound(text: str) -> float | None:
             return None
 
 
-def over_histograms(source: Grid, notes: Notes, evaluate: Callable[[Floats, Floats, np.ndarray], Floats]) -> Grid:  # type: ignore[type-arg]
+def over_histograms(source: Grid, notes: Notes, evaluate: Callable[[Floats, Floats, np.ndarray], Floats]) -> Grid:
     """One result per histogram and step. `evaluate(bounds, counts (n, buckets, columns), steps (columns,))` -> (n, columns).
 
     Buckets of equal numeric bound are added up; a bucket missing at a step is missing only there. Series without a
@@ -66,7 +66,7 @@ def over_histograms(source: Grid, notes: Notes, evaluate: Callable[[Floats, Floa
     return unique(grid(nameless, values, present))
 
 
-def _alike(histograms: list[list[tuple[float, int]]]) -> Iterator[tuple[np.ndarray, Floats, np.ndarray]]:  # type: ignore[type-arg]
+def _alike(histograms: list[list[tuple[float, int]]]) -> Iterator[tuple[np.ndarray, Floats, np.ndarray]]:
     """Histograms with the same bounds, to be evaluated together: their rows, the bounds, the series (rows, buckets)."""
     same: dict[tuple[float, ...], tuple[list[int], list[list[int]]]] = {}
     for row, buckets in enumerate(histograms):
@@ -78,7 +78,7 @@ def _alike(histograms: list[list[tuple[float, int]]]) -> Iterator[tuple[np.ndarr
         yield np.array(rows), np.array(bounds), np.array(series)
 
 
-def _patterns(there: Mask) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:  # type: ignore[type-arg]
+def _patterns(there: Mask) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Cells with the same buckets: (columns, histograms, which buckets)."""
     if there.all():
         yield np.arange(there.shape[2]), np.arange(there.shape[0]), np.ones(there.shape[1], dtype=bool)
@@ -117,7 +117,7 @@ def _monotonic(counts: Floats, tolerance: float) -> tuple[Floats, bool]:
     return out, forced
 
 
-def _nearly_equal(a: Floats, b: Floats, tolerance: float) -> np.ndarray:  # type: ignore[type-arg]
+def _nearly_equal(a: Floats, b: Floats, tolerance: float) -> np.ndarray:
     with np.errstate(invalid="ignore", over="ignore"):
         size = np.abs(a) + np.abs(b)
         return np.asarray((a != b) & (np.abs(a - b) < tolerance * np.minimum(size, np.finfo(np.float64).max)))

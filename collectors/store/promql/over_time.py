@@ -147,14 +147,14 @@ def _sorted_windows(windows: Windows):  # type: ignore[no-untyped-def]
         yield rows, np.sort(keyed, axis=-1), nans
 
 
-def sortable(values: Floats, present: Mask) -> tuple[Floats, np.ndarray]:  # type: ignore[type-arg]
+def sortable(values: Floats, present: Mask) -> tuple[Floats, np.ndarray]:
     """Values whose plain sort has NaN first and absent cells last, and the number of NaN along the last axis."""
     nan = np.isnan(values) & present
     keyed = np.where(present, values, np.inf)
     return np.where(nan, -np.inf, keyed), nan.sum(axis=-1)
 
 
-def quantile_of_sorted(quantile: Floats, ordered: Floats, count: np.ndarray, nans: np.ndarray) -> Floats:  # type: ignore[type-arg]
+def quantile_of_sorted(quantile: Floats, ordered: Floats, count: np.ndarray, nans: np.ndarray) -> Floats:
     """The interpolated quantile along the last axis of sorted values, of which the first `count` are real.
 
     NaN sorts lowest: the first `nans` of them stand for NaN. A quantile outside [0, 1] gives an infinity, NaN gives NaN.
@@ -165,7 +165,7 @@ def quantile_of_sorted(quantile: Floats, ordered: Floats, count: np.ndarray, nan
         high = np.minimum(np.maximum(count - 1, 0), low + 1)
         weight = rank - low
 
-        def pick(at: np.ndarray) -> Floats:  # type: ignore[type-arg]
+        def pick(at: np.ndarray) -> Floats:
             found = np.take_along_axis(ordered, at[..., None], axis=-1)[..., 0]
             return np.where(at < nans, np.nan, found)
 

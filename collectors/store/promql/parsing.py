@@ -153,6 +153,6 @@ def _at(modifier: Any) -> At:
         return "start"
     if kind == "End":
         return "end"
-    at_ms = round((modifier.at - _EPOCH) / timedelta(milliseconds=1))
+    at_ms: int = round((modifier.at - _EPOCH) / timedelta(milliseconds=1))
     negative = int(NEGATIVE_AT_SECONDS * 1000)
     return negative - at_ms if at_ms > negative // 2 else at_ms

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from collectors.model import Floats, Int64s
 from collectors.store.promql.compensated import plain_sum_is_exact_enough
 from collectors.store.selection import Rows, Selection
 
+T = TypeVar("T", bound=np.generic)
 Mask = npt.NDArray[np.bool_]
 
 
@@ -44,7 +46,7 @@ class Windows:
         """Samples in each window, by timeline and step."""
         return self.line_high - self.line_low
 
-    def by_series(self, of_lines: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    def by_series(self, of_lines: npt.NDArray[T]) -> npt.NDArray[T]:
         """A (timelines, steps) array spread over the series."""
         lines = self.selection.line_of
         return of_lines if len(lines) == len(of_lines) and (lines == np.arange(len(lines))).all() else of_lines[lines]
