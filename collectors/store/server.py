@@ -56,6 +56,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
+        listening.listen(1024)
     except OSError as error:
         listening.close()
         raise ServerError(f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port") from None
