@@ -1,0 +1,105 @@
+"""The Alertmanager side of the rules: who mutes whom, pages apart from tickets, and the webhook that opens incidents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runbooks.rules import Rule
+
+REPLICA = ["job", "instance"]
+RANK = ["job", "instance", "engine"]
+
+MUTES: tuple[tuple[str, tuple[str, ...], list[str]], ...] = (
+    ("engine_stalled", ("waiting_growth", "kv_pressure", "preemption", "sequence_hog", "engine_slow", "cold_prefix_cache", "client_aborts"), RANK),
+    ("unadmittable_head", ("waiting_growth", "kv_pressure", "sequence_hog", "cold_prefix_cache"), RANK),
+    ("kv_pressure", ("waiting_growth",), RANK),
+    ("sequence_hog", ("kv_pressure", "waiting_growth"), RANK),
+    ("replica_restarted", ("engine_slow", "cold_prefix_cache"), REPLICA),
+)  # fmt: skip
+"""(runbook whose alert is the cause, runbooks whose alerts are its symptoms, labels that must be equal)."""
+
+
+def inhibit_rules(rules: list[Rule]) -> list[dict[str, Any]]:
+    """A replica that is down mutes everything about it; a cause mutes its symptoms; a fast burn its slow twin."""
+    from runbooks.rules import PREFIX, alert_name
+
+    down = alert_name("replica_down", "target_down")
+    made: list[dict[str, Any]] = [
+        {
+            "source_matchers": [f'alertname="{down}"'],
+            "target_matchers": [f'alertname=~"{PREFIX}.+"', f'alertname!="{down}"'],
+            "equal": REPLICA,
+        }
+    ]
+    present = {rule.runbook.id for rule in rules}
+    for cause, symptoms, equal in MUTES:
+        if cause in present:
+            made.append(
+                {
+                    "source_matchers": [f'alertname=~"{PREFIX}.+"', f'runbook="{cause}"'],
+                    "target_matchers": [f'alertname=~"{PREFIX}.+"', f'runbook=~"{"|".join(symptoms)}"'],
+                    "equal": equal,
+                }
+            )
+    for signal in ("first_token", "token_gap"):
+        made.append(
+            {
+                "source_matchers": [f'alertname="{alert_name("latency_slo", f"{signal}_fast_burn")}"'],
+                "target_matchers": [f'alertname="{alert_name("latency_slo", f"{signal}_slow_burn")}"'],
+            }
+        )
+    made.append(
+        {
+            "source_matchers": [f'alertname="{alert_name("replica_restarted", "crash_loop")}"'],
+            "target_matchers": [f'alertname="{alert_name("replica_restarted", "process_changed")}"'],
+            "equal": REPLICA,
+        }
+    )
+    return made
+
+
+def alertmanager_config(rules: list[Rule]) -> dict[str, Any]:
+    """A complete small configuration to copy parts from; `amtool check-config` accepts it as it stands."""
+    from runbooks.rules import PREFIX
+
+    ours = f'alertname=~"{PREFIX}.+"'
+    webhook = {
+        "url": "http://127.0.0.1:8502/api/v1/alerts",
+        "send_resolved": True,
+        "http_config": {"authorization": {"type": "Bearer", "credentials_file": "/etc/alertmanager/pagewatch.token"}},
+    }
+    return {
+        "route": {
+            "receiver": "nobody",
+            "group_by": ["alertname", "job", "instance"],
+            "group_wait": "10s",
+            "group_interval": "1m",
+            "repeat_interval": "4h",
+            "routes": [
+                {"matchers": [ours], "receiver": "pagewatch", "continue": True},
+                {"matchers": [ours, 'severity="page"'], "receiver": "on-call"},
+                {"matchers": [ours, 'severity="ticket"'], "receiver": "tickets", "repeat_interval": "24h"},
+            ],
+        },
+        "inhibit_rules": inhibit_rules(rules),
+        "receivers": [
+            {"name": "nobody"},
+            {"name": "pagewatch", "webhook_configs": [webhook]},
+            {"name": "on-call"},
+            {"name": "tickets"},
+        ],
+    }
+
+
+def alertmanager_text(rules: list[Rule]) -> str:
+    """The configuration as YAML with the reasons as comments."""
+    from runbooks.rules import as_yaml
+
+    head = (
+        "# Parts for alertmanager.yml, made by `pagewatch rules --format alertmanager`.\n"
+        "# - inhibit_rules: a replica that is down mutes its symptoms, a cause mutes its consequences.\n"
+        "# - the pagewatch receiver opens an incident and stores the diagnosis of that instant (`pagewatch serve-api`).\n"
+        "# - fill in the receivers on-call and tickets.\n"
+    )
+    return head + as_yaml(alertmanager_config(rules))

@@ -1,0 +1,279 @@
+"""Prometheus alerting rules made from the detectors, an Alertmanager snippet, and promtool tests made from the cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote_plus
+
+from collectors.scope import scope_matchers
+from collectors.settings import Settings
+from runbooks.cases import Case, Expectation, read_cases
+from runbooks.library import FOLDER, library
+from runbooks.naming import DialectNames, duration, names_of, parameters
+from runbooks.runbook import Detector, Runbook
+from runbooks.template import Binding, TemplateError, resolve, template_names
+from runbooks.wording import worded
+
+FORMS = ("plain", "prometheusrule", "alertmanager")
+DEFAULT_BASE = "http://127.0.0.1:8501"
+RATE_WINDOW_SECONDS = 60.0
+"""Spans four scrapes of 15 s, the interval that most Prometheus servers run with."""
+PREFIX = "Pagewatch"
+
+
+class RulesError(Exception):
+    """Rules cannot be made as asked. One line: what is wrong and what there is."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One alerting rule. `labels_kept` are the labels that its expression leaves on the alert."""
+
+    runbook: Runbook
+    detector: Detector
+    alert: str
+    expr: str
+    threshold: float
+    severity: str
+    runbook_url: str
+
+    @property
+    def summary(self) -> str:
+        return self.detector.summary + _PLACES[self.detector.where]
+
+    @property
+    def description(self) -> str:
+        unit = f" {self.detector.unit}" if self.detector.unit not in ("", "flag", "ratio") else ""
+        limit = worded(self.threshold, self.detector.unit if self.detector.unit != "flag" else "")
+        value = '{{ $value | printf "%.3g" }}'
+        return f"Now {value}{unit}; fires {self.detector.comparison} {limit}. Clears when {self.detector.clear}."
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels that the rule adds. Alertmanager routes by `severity`; the API finds the runbook by `runbook`."""
+        return {
+            "severity": self.severity,
+            "runbook": self.runbook.id,
+            "detector": self.detector.name,
+            "scope": self.detector.where,
+        }
+
+    def to_yaml(self) -> dict[str, Any]:
+        rule: dict[str, Any] = {
+            "alert": self.alert,
+            "expr": self.expr,
+            "for": duration_or_zero(self.detector.hold_seconds),
+        }
+        if self.detector.keep_seconds:
+            rule["keep_firing_for"] = duration(self.detector.keep_seconds)
+        rule["labels"] = self.labels
+        rule["annotations"] = {
+            "summary": self.summary,
+            "description": self.description,
+            "runbook_url": self.runbook_url,
+        }
+        return rule
+
+
+_PLACES = {
+    "fleet": "",
+    "replica": " on {{ $labels.instance }}",
+    "rank": " on {{ $labels.instance }} rank {{ $labels.engine }}",
+}
+
+
+def duration_or_zero(seconds: int) -> str:
+    return duration(seconds) if seconds else "0s"
+
+
+def alert_name(runbook_id: str, detector: str) -> str:
+    """PagewatchWaitingGrowthWaitSeconds for waiting_growth and wait_seconds."""
+    return PREFIX + "".join(word.capitalize() for word in f"{runbook_id}_{detector}".split("_"))
+
+
+def rules(settings: Settings, dialect: str = "vllm-0.11.0") -> list[Rule]:
+    """Every detector that PromQL can express, as a rule for a dialect. Raises RulesError.
+
+    A detector whose signals the dialect does not have, or that needs a setting that is not made (desired replicas), is
+    left out; `skipped` tells which and why.
+    """
+    return [made for _, _, made in _made(settings, dialect) if isinstance(made, Rule)]
+
+
+def skipped(settings: Settings, dialect: str = "vllm-0.11.0") -> list[tuple[str, str]]:
+    """Detectors that are not exported, as (runbook.detector, reason)."""
+    found = [
+        (f"{runbook.id}.{detector.name}", made)
+        for runbook, detector, made in _made(settings, dialect)
+        if isinstance(made, str)
+    ]
+    return found + [
+        (runbook.id, "no metric shows it; see its runbook.md") for runbook in library().values() if not runbook.detector
+    ]
+
+
+def _made(settings: Settings, dialect: str) -> Iterator[tuple[Runbook, Detector, Rule | str]]:
+    names = _names(settings, dialect)
+    values = parameters(settings, rate_window_seconds=RATE_WINDOW_SECONDS, lookback_seconds=900, names=names)
+    scope = (scope_matchers(settings.scope),) if settings.scope else ()
+    binding = Binding(names, values, scope)
+    thresholds = _overrides(settings)
+    for runbook in library().values():
+        for detector in runbook.detector:
+            yield runbook, detector, _rule(runbook, detector, binding, settings, thresholds)
+
+
+def _rule(
+    runbook: Runbook, detector: Detector, binding: Binding, settings: Settings, thresholds: dict[str, float]
+) -> Rule | str:
+    if detector.export == "none":
+        return detector.no_export_reason
+    unset = [name for name in template_names(detector.promql) if binding.parameters.get(name) == "NaN"]
+    if unset:
+        return f"{unset[0]} is not configured"
+    try:
+        promql = resolve(detector.promql, binding)
+    except TemplateError as error:
+        return str(error)
+    key = f"{runbook.id}.{detector.name}"
+    threshold = thresholds.get(key, detector.threshold)
+    operator = ">" if detector.comparison == "above" else "<"
+    severity = settings.alerts.severity.get(key) or settings.alerts.severity.get(runbook.id) or detector.severity
+    return Rule(
+        runbook=runbook,
+        detector=detector,
+        alert=alert_name(runbook.id, detector.name),
+        expr=f"({promql}) {operator} {threshold:g}",
+        threshold=threshold,
+        severity=severity,
+        runbook_url=runbook_link(settings, runbook.id, detector.where),
+    )
+
+
+def runbook_link(settings: Settings, runbook_id: str, where: str) -> str:
+    """The address of a runbook at the place of an alert, with Prometheus's own escaping of label values."""
+    base = (settings.alerts.runbook_url or DEFAULT_BASE).rstrip("/")
+    link = f"{base}/runbook?id={quote_plus(runbook_id)}"
+    if where in ("replica", "rank"):
+        link += "&instance={{ $labels.instance | urlquery }}"
+    if where == "rank":
+        link += "&engine={{ $labels.engine | urlquery }}"
+    return link
+
+
+def _names(settings: Settings, dialect: str) -> DialectNames:
+    try:
+        return names_of(dialect, settings.identity.rank)
+    except ValueError as error:
+        raise RulesError(str(error)) from None
+
+
+def _overrides(settings: Settings) -> dict[str, float]:
+    """Thresholds of `[alerts.thresholds.rules]` by runbook.detector, and a check of every name. Raises RulesError."""
+    known = {f"{runbook.id}.{detector.name}" for runbook in library().values() for detector in runbook.detector}
+    values = dict(settings.alerts.thresholds.get("rules", {}))
+    for key in values:
+        if key not in known:
+            raise RulesError(f"alerts.thresholds.rules: no detector {key!r}; there are: {', '.join(sorted(known))}")
+    for key in settings.alerts.severity:
+        if key not in known and key not in library():
+            raise RulesError(f"alerts.severity: no detector {key!r}; there are: {', '.join(sorted(library()))}")
+    return values
+
+
+def rollout_gate(named: list[Rule]) -> dict[str, Any]:
+    """A recording rule that is 1 while no page of ours fires and 0 otherwise: what a rollout waits for."""
+    pages = f'ALERTS{{alertname=~"{PREFIX}.*",severity="page",alertstate="firing"}}'
+    return {"record": "pagewatch:rollout_gate", "expr": f"1 - clamp_max(count({pages}) or vector(0), 1)"}
+
+
+def rule_groups(settings: Settings, dialect: str = "vllm-0.11.0") -> list[dict[str, Any]]:
+    """Rule groups, one a runbook, and the rollout gate last."""
+    made = rules(settings, dialect)
+    groups = []
+    for runbook_id in dict.fromkeys(rule.runbook.id for rule in made):
+        own = [rule.to_yaml() for rule in made if rule.runbook.id == runbook_id]
+        groups.append({"name": f"pagewatch-{runbook_id.replace('_', '-')}", "rules": own})
+    groups.append({"name": "pagewatch-rollout-gate", "rules": [rollout_gate(made)]})
+    return groups
+
+
+def rules_text(settings: Settings, *, dialect: str = "vllm-0.11.0", form: str = "plain") -> str:
+    """The rules as YAML: `plain` rule file, `prometheusrule` object, or the `alertmanager` snippet. Raises RulesError."""
+    if form not in FORMS:
+        raise RulesError(f"no form {form!r}; there are: {', '.join(FORMS)}")
+    if form == "alertmanager":
+        from runbooks.routing import alertmanager_text
+
+        return alertmanager_text(rules(settings, dialect))
+    groups = rule_groups(settings, dialect)
+    head = f"# Made by `pagewatch rules --dialect {dialect}` from the detectors of its runbooks. Rate windows: {RATE_WINDOW_SECONDS:.0f} s.\n"
+    for name, reason in skipped(settings, dialect):
+        head += f"# Left out: {name}: {reason}\n"
+    if form == "plain":
+        return head + as_yaml({"groups": groups})
+    return head + as_yaml(
+        {
+            "apiVersion": "monitoring.coreos.com/v1",
+            "kind": "PrometheusRule",
+            "metadata": {"name": "pagewatch", "labels": {"app.kubernetes.io/name": "pagewatch"}},
+            "spec": {"groups": groups},
+        }
+    )
+
+
+def as_yaml(data: Any) -> str:
+    import yaml
+
+    return str(yaml.safe_dump(data, sort_keys=False, width=10_000, allow_unicode=True))
+
+
+def rule_tests(settings: Settings, rule_file: str, dialect: str = "vllm-0.11.0") -> dict[str, str]:
+    """promtool test files by file name, one a runbook, made from its cases; `rule_file` is what they load."""
+    by_name = {(rule.runbook.id, rule.detector.name): rule for rule in rules(settings, dialect)}
+    names = _names(settings, dialect)
+    files = {}
+    for runbook in library().values():
+        cases = [case for case in read_cases(FOLDER / runbook.id, runbook) if (runbook.id, case.detector) in by_name]
+        if cases:
+            tests = [_test(case, by_name[runbook.id, case.detector], names) for case in cases]
+            files[f"{runbook.id}.test.yaml"] = as_yaml(
+                {"rule_files": [rule_file], "evaluation_interval": "15s", "tests": tests}
+            )
+    return files
+
+
+def _test(case: Case, rule: Rule, names: DialectNames) -> dict[str, Any]:
+    series = []
+    for each in case.series:
+        labels = ",".join(f'{label}="{value}"' for label, value in each.labels.items())
+        series.append({"series": f"{names[each.signal].metric}{{{labels}}}", "values": each.values})
+    return {
+        "name": case.name,
+        "interval": case.interval,
+        "input_series": series,
+        "alert_rule_test": [
+            {"eval_time": each.at, "alertname": rule.alert, "exp_alerts": list(_expected(each, rule))}
+            for each in case.expect
+        ],
+    }
+
+
+def _expected(each: Expectation, rule: Rule) -> Iterator[dict[str, Any]]:
+    for labels in each.firing:
+        made = rule.to_yaml()["annotations"]
+        yield {
+            "exp_labels": {**labels, **rule.labels},
+            "exp_annotations": {name: _filled(text, labels, each.value or 0.0) for name, text in made.items()},
+        }
+
+
+def _filled(text: str, labels: dict[str, str], value: float) -> str:
+    """A template of ours as Prometheus fills it in (labels, url-escaped labels, the value)."""
+    text = text.replace('{{ $value | printf "%.3g" }}', f"{value:.3g}")
+    for label, content in labels.items():
+        text = text.replace(f"{{{{ $labels.{label} | urlquery }}}}", quote_plus(content))
+        text = text.replace(f"{{{{ $labels.{label} }}}}", content)
+    return text
