@@ -267,9 +267,8 @@ class Reading:
 
     @cached_property
     def hidden_preemptions(self) -> int:
-        """Falls of KV usage in the last two recent windows while nobody left: preemptions not yet counted.
-
-        The counter moves only with the victim's next token; blocks are freed at once.
+        """Preemptions not yet counted, in the last four recent windows: blocks given back, or a running request waiting
+        again, while nobody left. The counter moves only with the victim's next token; blocks are freed at once.
         """
         start, end = self.last_ms(4 * self.pace.recent_ms)
         times = self.rank.times_ms
@@ -281,12 +280,12 @@ class Reading:
         chosen = np.flatnonzero((times > start) & (times <= end) & ~np.isnan(usage) & ~np.isnan(running + waiting))
         if len(chosen) < 2:
             return 0
-        fall = -np.diff(usage[chosen])
-        held = running[chosen][:-1] + waiting[chosen][:-1]
-        left = np.diff(running[chosen] + waiting[chosen]) < 0
-        ended = np.diff(finished.total[chosen]) > 0
-        share = 0.3 / np.maximum(held, 1.0)
-        return int(np.sum((fall > np.maximum(0.01, share)) & ~left & ~ended & (usage[chosen][:-1] > 0.5)))
+        used, run, wait = usage[chosen], running[chosen], waiting[chosen]
+        left = (np.diff(run + wait) < 0) | (np.diff(finished.total[chosen]) > 0)
+        share = np.maximum(0.01, 0.3 / np.maximum((run + wait)[:-1], 1.0))
+        freed = -np.diff(used) > share
+        put_back = (np.diff(run) < 0) & (np.diff(wait) > 0)
+        return int(np.sum((freed | put_back) & ~left & (used[:-1] > 0.5)))
 
     @cached_property
     def preemptions(self) -> float:

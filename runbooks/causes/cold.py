@@ -88,7 +88,9 @@ def _ratios(reading: Reading, prompts: int) -> tuple[np.ndarray[tuple[int], np.d
             continue
         looked_up = lookups.increase(end - length, end)
         prompt_tokens = rank.increase("prompt_tokens", end - length, end)
-        readable = looked_up <= LOOKED_UP_ONCE * prompt_tokens and not rank.increase("preemptions", end - length, end) > 0
+        readable = (
+            looked_up <= LOOKED_UP_ONCE * prompt_tokens and not rank.increase("preemptions", end - length, end) > 0
+        )
         if looked_up > 0 and readable:
             ratios.append(min(1.0, hits.increase(end - length, end) / looked_up))
             ends.append(end)

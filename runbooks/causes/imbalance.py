@@ -17,8 +17,8 @@ READS = frozenset({"requests_running", "requests_waiting", "time_to_first_token"
 def imbalance(scene: Scene) -> list[Suspicion]:
     """Compares ranks inside a replica, and replicas of one model, by what is sent to them and by who queues.
 
-    Ranks share one balancer. Replicas are only known to when they were balanced before, or when several stand idle
-    beside a hot one for the whole window.
+    Ranks share one balancer. Replicas are known to when they took equal shares before and traffic has moved from the
+    others to the hot one since; a load that merely grew at one replica may be meant for it alone.
     """
     return [*_ranks(scene), *_replicas(scene)]
 
@@ -44,16 +44,21 @@ def _replicas(scene: Scene) -> list[Suspicion]:
         if not hot:
             continue
         onset = min((r.queue_since_ms for r in hot if r.queue_since_ms is not None), default=None)
-        shares = _shares_before(single, onset)
-        balanced = None
-        if shares is not None:
-            balanced = max(shares) <= scene.limits("imbalance", "balanced_ratio") * float(np.median(shares))
-        confidence: Confidence = "likely" if balanced or (balanced is None and len(single) >= 3) else "possible"
-        against = ()
-        if balanced is False:
-            against = ("the replicas did not take equal shares before either: they may not be balanced at all",)
-        elif balanced is None:
+        rest = [r for r in single if r not in hot]
+        before = _arrivals_before(hot, rest, onset)
+        confidence: Confidence = "likely"
+        against: tuple[str, ...] = ()
+        if before is None:
             against = ("the window holds no time before the queue to compare with",)
+            confidence = "likely" if len(single) >= 3 else "possible"
+        elif before[0] > scene.limits("imbalance", "balanced_ratio") * before[1]:
+            against = ("the replicas did not take equal shares before either: they may not be balanced at all",)
+            confidence = "possible"
+        elif (
+            float(np.median([_number(r.arrivals) for r in rest])) > scene.limits("imbalance", "left_ratio") * before[1]
+        ):
+            against = ("the others take as much as before: the load grew at the hot place, it did not move there",)
+            confidence = "possible"
         found.append(_suspicion(scene, "replica_imbalance", hot, single, confidence, against))
     return found
 
@@ -110,13 +115,19 @@ def _suspicion(
     )
 
 
-def _shares_before(group: Sequence[Reading], onset_ms: int | None) -> list[float] | None:
-    """Arrivals of every place before the onset; None where one of them is not known."""
-    rates = []
-    for reading in group:
-        before = reading.before_ms(onset_ms)
-        rates.append(reading.arrivals_in(*before) if before is not None else float("nan"))
-    return rates if sum(rates) > 0 else None
+def _arrivals_before(
+    hot: Sequence[Reading], rest: Sequence[Reading], onset_ms: int | None
+) -> tuple[float, float] | None:
+    """(most arrivals at a hot place, median of the others) before the queue; None where one of them is not known."""
+
+    def before(group: Sequence[Reading]) -> list[float]:
+        windows = [(reading, reading.before_ms(onset_ms)) for reading in group]
+        return [reading.arrivals_in(*window) for reading, window in windows if window is not None]
+
+    then, others = before(hot), before(rest)
+    if not then or not others or not np.isfinite(then + others).all() or float(np.median(others)) <= 0:
+        return None
+    return max(then), float(np.median(others))
 
 
 def _work_sent(reading: Reading) -> float:

@@ -117,11 +117,12 @@ def _thrashes(reading: Reading) -> Suspicion | None:
     finished = max(reading.increase("requests_finished"), 1.0)
     counted = reading.preemptions
     preempting = counted >= 2 and counted / finished >= reading.limits("preemption", "per_finished")
-    if not (preempting or hidden >= reading.limits("kv_pressure", "hidden_preemptions")) or not reading.kv_max >= full:
+    if not (preempting or hidden) or not reading.kv_max >= full:
         return None
     speed = _speed_left(reading)
     slow = speed is not None and speed <= reading.limits("kv_pressure", "speed_left_ratio")
-    if not slow and not (hidden >= 3 and counted == 0) and not reading.waiting > 0 and not preempting:
+    several = hidden >= reading.limits("kv_pressure", "hidden_preemptions")
+    if not (preempting or slow or several):
         return None
     evidence = [f"KV usage between {reading.gauge('kv_cache_usage').min():.0%} and {reading.kv_max:.0%}"]
     if counted > 0:
@@ -132,7 +133,7 @@ def _thrashes(reading: Reading) -> Suspicion | None:
         evidence.append(f"{speed:.0%} of the tokens per second that the same number of sequences made before")
     return Suspicion(
         cause="kv_limited",
-        confidence="likely" if slow or preempting or hidden >= 3 else "possible",
+        confidence="likely" if slow or preempting else "possible",
         places=(reading.place,),
         since_ms=None,
         evidence=tuple(evidence),
