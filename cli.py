@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
+    from collectors.model import ApiAnswer
     from collectors.settings import Settings
     from collectors.source import Source
 
@@ -115,6 +116,12 @@ def print_json(data: Any) -> None:
     sys.stdout.write(orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY).decode() + "\n")
 
 
+def print_answer(answer: ApiAnswer) -> None:
+    """The whole answer of the Prometheus API: status, data, and warnings where there are any."""
+    warned = {"warnings": list(answer.warnings)} if answer.warnings else {}
+    print_json({"status": "success", "data": answer.data, **warned})
+
+
 def text_lines(file: str) -> Iterator[str]:
     """The lines of a file, or of standard input for '-'; undecodable bytes are shown, never an error."""
     if file == "-":
@@ -170,12 +177,11 @@ def query(
 ) -> None:
     """Ask PromQL; prints the Prometheus API JSON."""
     with one_line_errors():
-        from collectors.api_json import instant_json, range_json
         from collectors.model import Window
 
         opened_source, _ = opened(source, config, scope)
         if start is None and end is None:
-            print_json(instant_json(opened_source, promql, when(opened_source, at)))
+            print_answer(opened_source.answer(promql, when(opened_source, at)))
             return
         if start is None or at is not None:
             fail("a range needs --start (and --end), without --at", 2)
@@ -183,7 +189,7 @@ def query(
         end_ms = instant_ms(end, "--end") if end is not None else opened_source.now_ms()
         if end_ms < start_ms:
             fail("--end lies before --start", 2)
-        print_json(range_json(opened_source, promql, Window(start_ms, end_ms, max(1, round(step * 1000)))))
+        print_answer(opened_source.answer(promql, Window(start_ms, end_ms, max(1, round(step * 1000)))))
 
 
 @app.command()

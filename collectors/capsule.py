@@ -14,7 +14,7 @@ from collectors.capsule_file import SUFFIX as SUFFIX
 from collectors.capsule_file import open_parts
 from collectors.capsule_file import write_capsule as write_capsule
 from collectors.manifest import Manifest
-from collectors.model import Frame, Labels, MetricMeta, Samples, SourceInfo, Vector, Window
+from collectors.model import ApiAnswer, Frame, Labels, MetricMeta, Samples, SourceInfo, Vector, Window
 from collectors.promql_text import selectors_of
 from collectors.source import SourceBroken
 from collectors.store.blocks import Blocks
@@ -132,6 +132,10 @@ class CapsuleSource(EmbeddedSource):
     def range(self, promql: str, window: Window) -> Frame:
         self._load(promql)
         return super().range(promql, window)
+
+    def answer(self, promql: str, at: int | Window) -> ApiAnswer:
+        self._load(promql)
+        return super().answer(promql, at)
 
     def samples(self, selector: str, start_ms: int, end_ms: int) -> list[Samples]:
         self._load(selector)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -98,6 +98,14 @@ class Frame:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+
+@dataclass(frozen=True)
+class ApiAnswer:
+    """The `data` object of the Prometheus query API as it stands ({"resultType", "result"}), whatever its type, and what the backend warned of."""
+
+    data: Mapping[str, Any]
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

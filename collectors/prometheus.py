@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from collectors.api_answers import Answer, OffGrid, frame_of, samples_of, vector_of
-from collectors.model import Frame, Labels, MetricMeta, Samples, SourceInfo, Vector, Window
+from collectors.model import ApiAnswer, Frame, Labels, MetricMeta, Samples, SourceInfo, Vector, Window
 from collectors.promql_text import selectors_of
 from collectors.settings import SettingsError, SourceSettings
 from collectors.source import QueryRejected, SourceBroken, SourceError, SourceRefused
@@ -139,6 +139,20 @@ class RemoteSource:
         except OffGrid:
             # VictoriaMetrics moves start and end to multiples of the step, unless its cache is left aside
             return frame_of(self._range(promql, window, nocache="1"), window, self._shown)
+
+    def answer(self, promql: str, at: int | Window) -> ApiAnswer:
+        answers = self._range(promql, at) if isinstance(at, Window) else [self._query(promql, at)]
+        warnings = tuple(dict.fromkeys(warning for answer in answers for warning in answer.warnings))
+        if len(answers) == 1:
+            return ApiAnswer({"resultType": answers[0].type, "result": answers[0].result}, warnings)
+        joined: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
+        for answer in answers:
+            for series in answer.result:
+                kept = joined.setdefault(
+                    tuple(sorted(series["metric"].items())), {"metric": series["metric"], "values": []}
+                )
+                kept["values"] += series.get("values", [])
+        return ApiAnswer({"resultType": "matrix", "result": list(joined.values())}, warnings)
 
     def _range(self, promql: str, window: Window, **more: str) -> list[Answer]:
         answers: list[Answer] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from collectors.model import Frame, Labels, MetricMeta, Samples, SourceInfo, Vector, Window
+from collectors.model import ApiAnswer, Frame, Labels, MetricMeta, Samples, SourceInfo, Vector, Window
 from collectors.promql_text import Matcher, Selector, Token, quote_label_value, selectors_of, tokens
 from collectors.settings import LABEL_NAME
 from collectors.source import QueryRejected, Source
@@ -146,6 +146,9 @@ class ScopedSource:
 
     def samples(self, selector: str, start_ms: int, end_ms: int) -> list[Samples]:
         return self.inner.samples(scoped(selector, self.scope), start_ms, end_ms)
+
+    def answer(self, promql: str, at: int | Window) -> ApiAnswer:
+        return self.inner.answer(scoped(promql, self.scope), at)
 
     def series(self, matchers: Sequence[str], start_ms: int, end_ms: int) -> list[Labels]:
         return self.inner.series([scoped(matcher, self.scope) for matcher in matchers], start_ms, end_ms)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from collectors.model import Frame, Labels, MetricMeta, Samples, SourceInfo, Vector, Window
+from collectors.model import ApiAnswer, Frame, Labels, MetricMeta, Samples, SourceInfo, Vector, Window
 
 
 class SourceError(Exception):
@@ -65,6 +65,10 @@ class Source(Protocol):
 
         Staleness markers are kept where the source has them (store, capsule), absent where it does not tell (remote).
         """
+        ...
+
+    def answer(self, promql: str, at: int | Window) -> ApiAnswer:
+        """An instant query (at an instant) or a range query (over a window) of any result type, in the API's own form. Raises SourceError."""
         ...
 
     def series(self, matchers: Sequence[str], start_ms: int, end_ms: int) -> list[Labels]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from collectors.model import Frame, Labels, MetricMeta, Samples, SourceInfo, Vector, Window
+from collectors.model import ApiAnswer, Frame, Labels, MetricMeta, Samples, SourceInfo, Vector, Window
 from collectors.source import QueryRejected, SourceError
 from collectors.store.blocks import Blocks
 from collectors.store.matchers import Matcher
@@ -82,6 +82,11 @@ class EmbeddedSource:
             return self.engine.range(promql, window, until_ms=self._cap())
         except PromQLError as why:
             raise rejected(why) from None
+
+    def answer(self, promql: str, at: int | Window) -> ApiAnswer:
+        """An answer in the API's own form. Raises QueryRejected."""
+        result = self.query_range(promql, at) if isinstance(at, Window) else self.query(promql, at)
+        return ApiAnswer(result.data(), result.notes)
 
     def samples(self, selector: str, start_ms: int, end_ms: int) -> list[Samples]:
         """Raw samples with start_ms < t <= end_ms, staleness markers included. Raises QueryRejected."""
