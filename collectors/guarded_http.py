@@ -19,6 +19,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 from requests.utils import get_environ_proxies
+from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.util.retry import Retry
 
 from collectors.api_answers import Answer, answer_of, refusal_of
@@ -188,7 +189,7 @@ class GuardedSession(requests.Session):
     def _read(self, response: requests.Response, deadline: float) -> bytes:
         pieces: list[bytes] = []
         size = 0
-        for piece in response.iter_content(_CHUNK_BYTES):
+        while piece := self._piece(response):
             size += len(piece)
             if size > self._limits.max_response_bytes:
                 raise SourceBroken(
@@ -199,6 +200,15 @@ class GuardedSession(requests.Session):
                 raise TimeoutError
             pieces.append(piece)
         return b"".join(pieces)
+
+    def _piece(self, response: requests.Response) -> bytes:
+        """What has arrived by now; `iter_content` would wait for a full piece, however slowly it drips in."""
+        try:
+            return bytes(response.raw.read1(_CHUNK_BYTES, decode_content=True))
+        except ReadTimeoutError:
+            raise TimeoutError from None
+        except HTTPError as error:
+            raise requests.exceptions.ConnectionError(error) from None
 
     def _decoded(self, status: int, content_type: str, retry_after: str, body: bytes) -> Answer:
         parsed: Any = None
