@@ -395,6 +395,10 @@ def serve(
     targets_file: Annotated[
         Path | None, typer.Option(help="Write the replicas' addresses there in file_sd form.")
     ] = None,
+    control_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Where load and faults are steered; default: after the replicas."),
+    ] = None,
 ) -> None:
     """Real time: /metrics and OpenAI routes per replica."""
     with one_line_errors():
@@ -402,7 +406,14 @@ def serve(
         from sim_backend.scenario import ScenarioError
 
         try:
-            serve_fleet(scenario=scenario, replicas=replicas, port=port, seed=seed, targets_file=targets_file)
+            serve_fleet(
+                scenario=scenario,
+                replicas=replicas,
+                port=port,
+                seed=seed,
+                targets_file=targets_file,
+                control_port=control_port,
+            )
         except ScenarioError as error:
             fail(str(error), 2)
 

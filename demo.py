@@ -79,7 +79,7 @@ class Family:
         self._lifeline_read, self._lifeline_write = os.pipe()
         self.stopping = threading.Event()
 
-    def start(self, name: str, arguments: Sequence[str]) -> None:
+    def start(self, name: str, arguments: Sequence[str], **more_environment: str) -> None:
         log = (self._log_folder / f"{name}.log").open("wb")
         with log:
             child = subprocess.Popen(
@@ -88,7 +88,7 @@ class Family:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=[self._lifeline_read],
-                env={**os.environ, LIFELINE: str(self._lifeline_read), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, LIFELINE: str(self._lifeline_read), "PYTHONUNBUFFERED": "1", **more_environment},
                 cwd=Path(__file__).resolve().parent,
                 start_new_session=True,  # Ctrl-C reaches this process only, which then ends the children in order
             )
@@ -161,6 +161,7 @@ def _run(family: Family, folder: Path, replicas: int, scenario: str, port: int, 
         tell(f"port {port} is taken, the console will be on {console_port}")
     replica_port = free_port(8000, replicas + 1, taken=[console_port])
     replica_ports = range(replica_port, replica_port + replicas + 1)
+    control_port = replica_ports[-1]
     store_port = free_port(9090, taken=[console_port, *replica_ports])
     try:
         tell(f"1/3 starting {replicas} simulated vLLM replicas (scenario {scenario}) on 127.0.0.1:{replica_port} ...")
@@ -175,6 +176,8 @@ def _run(family: Family, folder: Path, replicas: int, scenario: str, port: int, 
                 str(replicas),
                 "--port",
                 str(replica_port),
+                "--control-port",
+                str(control_port),
                 "--targets-file",
                 str(targets),
             ],
@@ -201,7 +204,11 @@ def _run(family: Family, folder: Path, replicas: int, scenario: str, port: int, 
         store_url = f"http://127.0.0.1:{store_port}"
         family.await_http(f"{store_url}/-/ready", "the store")
         tell("3/3 starting the console ...")
-        family.start("console", ["ui", "--source", store_url, "--port", str(console_port)])
+        family.start(
+            "console",
+            ["ui", "--source", store_url, "--port", str(console_port)],
+            PAGEWATCH_SIMULATOR=f"http://127.0.0.1:{control_port}",
+        )
         family.await_http(f"http://127.0.0.1:{console_port}/healthz", "the console")
     except DemoStopped as reason:
         if family.stopping.is_set():
