@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sim_backend.cost import StepCost
-from sim_backend.frontend import RequestClock, add_gap
+from sim_backend.frontend import RequestClock
 from sim_backend.metrics import EngineMetrics, IterationStats
 from sim_backend.request import Request, Status
 from sim_backend.scheduler import PrefixStats, Scheduler, SchedulerStats, Step
@@ -147,14 +147,10 @@ class EngineCore:
 
     def _begin(self) -> None:
         step = self.scheduler.schedule(self.clock)
-        tokens = context = pairs = 0
-        for request, count in step.scheduled.items():
-            length = request.computed
-            tokens += count
-            context += length
-            pairs += count * (2 * length - count)
         self._step = step
-        self._ends = self.clock + self.cost.seconds(tokens, len(step.scheduled), context, pairs)
+        self._ends = self.clock + self.cost.seconds(
+            step.total_tokens, len(step.scheduled), step.context_tokens, step.twice_pairs
+        )
 
     def _complete(self) -> None:
         step = self._step
@@ -183,30 +179,45 @@ class EngineCore:
         """The front end's reading of one message."""
         iteration = IterationStats()
         wall = now + self._output_delay
-        on_output = self._on_output
+        on_output = self._on_output if self.watched else None
+        gaps = iteration.inter_token_latencies
+        gap, repeats, tokens = -1.0, 0, 0
         for request in sampled:
-            front = request.front
+            front: RequestClock | None = request.front
             if front is None:
                 continue
-            assert isinstance(front, RequestClock)
             if front.is_prefilling or request.events:
+                if repeats:
+                    gaps.append((gap, repeats))
+                    gap, repeats = -1.0, 0
                 front.output(iteration, 1, request.events, now, wall)
                 request.events = []
             else:
-                iteration.num_generation_tokens += 1
+                tokens += 1
                 front.num_generation_tokens += 1
-                add_gap(iteration, now - front.last_token_ts)
+                passed = now - front.last_token_ts
+                if passed == gap:
+                    repeats += 1
+                else:
+                    if repeats:
+                        gaps.append((gap, repeats))
+                    gap, repeats = passed, 1
                 front.last_token_ts = now
-            if request.finish_reason is None and front.num_generation_tokens == front.stop_after:
+            if request.finish_reason is None:
+                if on_output is None:
+                    continue
+                if front.num_generation_tokens != front.stop_after:
+                    on_output(request, wall)
+                    continue
                 request.finish_reason = "stop"
                 request.front = None
                 self.inbox.append(Message(now, "abort", request))
-            if request.finish_reason is not None:
-                front.finish(iteration, request.finish_reason, wall)
-                if self._on_finish is not None:
-                    self._on_finish(request, wall)
-            elif on_output is not None:
-                on_output(request, wall)
+            front.finish(iteration, request.finish_reason, wall)
+            if self._on_finish is not None:
+                self._on_finish(request, wall)
+        if repeats:
+            gaps.append((gap, repeats))
+        iteration.num_generation_tokens += tokens
         return iteration
 
     def _glide(self, until: float) -> bool:
@@ -219,7 +230,7 @@ class EngineCore:
         longest = scheduler.config.max_model_len - 1
         caching = scheduler.config.enable_prefix_caching
         count = len(running)
-        limit = min(request.finish.output_len - request.output_len for request in running)
+        limit = min(request.finish_len - request.output_len for request in running)
         fits = min(longest - request.computed for request in running)
         if fits < limit:  # its last token would not be scheduled as a plain one
             limit = fits
@@ -266,10 +277,11 @@ class EngineCore:
         for index, needs in order:
             request = running[index]
             if needs:
-                request.blocks += pool.allocate(1)
+                request.blocks.append(pool.take())
+                continue
             full = (request.computed + done + 1) // size
             start = request.cached_blocks
-            if not needs and full > start:
+            if full > start:
                 pool.store(request.chain.upto(full)[start:full], request.blocks[start:full])
                 request.cached_blocks = full
 
@@ -283,11 +295,10 @@ class EngineCore:
             request.computed += done
             request.num_tokens += done
             request.output_len += done
-            front = request.front
-            assert isinstance(front, RequestClock)
+            front: RequestClock = request.front
             front.num_generation_tokens += done
             front.last_token_ts = clock
-            if request.output_len >= request.finish.output_len:
+            if request.output_len >= request.finish_len:
                 request.finish_reason = request.finish.reason
                 finished.append(request)
         self.steps += done
@@ -301,7 +312,6 @@ class EngineCore:
             scheduler.drop_finished(finished)
             for request in finished:
                 front = request.front
-                assert isinstance(front, RequestClock)
                 assert request.finish_reason is not None
                 front.finish(iteration, request.finish_reason, wall)
                 if self._on_finish is not None:

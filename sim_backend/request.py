@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
+from typing import Any, Literal
 
 from sim_backend.kv.identity import Chain
 
@@ -50,6 +50,7 @@ class Request:
         "computed",
         "events",
         "finish",
+        "finish_len",
         "finish_reason",
         "front",
         "id",
@@ -75,11 +76,12 @@ class Request:
         lora_id: int = 0,
         needs_grammar: bool = False,
         skip_prefix_lookup: bool = False,
-        front: object = None,
+        front: Any = None,
     ) -> None:
         self.id = request_id
         self.prompt_len = prompt_len
         self.finish = finish
+        self.finish_len = finish.output_len
         self.chain = chain
         self.arrival_time = arrival_time
         self.priority = priority
@@ -97,7 +99,7 @@ class Request:
         """What counted as computed at first admission; -1 before it."""
         self.events: list[tuple[EventType, float]] = []
         self.finish_reason: FinishReason | None = None
-        self.front = front
+        self.front: Any = front
         """What the front end keeps for this request; the scheduler never reads it."""
 
     def __repr__(self) -> str:

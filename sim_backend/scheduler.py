@@ -69,10 +69,11 @@ class Step:
     preempted: list[Request] = field(default_factory=list)
     admitted_tokens: dict[Request, int] = field(default_factory=dict)
     """For new and resumed: the tokens that counted as computed at admission."""
-
-    @property
-    def total_tokens(self) -> int:
-        return sum(self.scheduled.values())
+    total_tokens: int = 0
+    context_tokens: int = 0
+    """Sum over the scheduled of their computed tokens after the step: the KV entries that attention reads."""
+    twice_pairs: int = 0
+    """Twice the number of query-key pairs: sum of n x (2 x computed after - n)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +138,13 @@ class Scheduler:
         budget = self._schedule_running(step, now)
         if not step.preempted and budget and len(self.waiting):
             self._schedule_waiting(step, budget, now)
+        tokens = context = pairs = 0
         for request, count in step.scheduled.items():
-            request.computed += count
+            length = request.computed = request.computed + count
+            tokens += count
+            context += length
+            pairs += count * (length + length - count)
+        step.total_tokens, step.context_tokens, step.twice_pairs = tokens, context, pairs
         self.has_finished = False
         return step
 
@@ -148,7 +154,8 @@ class Scheduler:
         longest = config.max_model_len - 1
         size = config.block_size
         caching = config.enable_prefix_caching
-        running, scheduled = self.running, step.scheduled
+        running, scheduled, pool = self.running, step.scheduled, self.pool
+        last = size - 1
         index = 0
         while index < len(running) and budget:
             request = running[index]
@@ -163,13 +170,27 @@ class Scheduler:
             if count <= 0:
                 index += 1
                 continue
-            # A single token into a block that has room and stays open needs no bookkeeping: the common step of a decode.
-            offset = computed % size
-            if count != 1 or not offset or (caching and offset == size - 1):
-                while not self._allocate(request, count):
-                    victim = self._preempt(step, now)
-                    if victim is request:
-                        return budget
+            if count == 1:
+                # The common step of a decode: a token into a block that has room, the last token of a block, the first one of a new block.
+                offset = computed % size
+                if not offset:
+                    blocks = request.blocks
+                    if len(blocks) * size == computed and pool.num_free:
+                        blocks.append(pool.take())
+                        plain = not caching or request.cached_blocks * size == computed
+                    else:
+                        plain = False
+                else:
+                    plain = not caching or offset != last
+                if plain:
+                    scheduled[request] = 1
+                    budget -= 1
+                    index += 1
+                    continue
+            while not self._allocate(request, count):
+                victim = self._preempt(step, now)
+                if victim is request:
+                    return budget
             scheduled[request] = count
             budget -= count
             index += 1
@@ -230,12 +251,13 @@ class Scheduler:
         sampled: list[Request] = []
         finished: list[Request] = []
         for request in step.scheduled:
-            if request.computed != request.num_tokens or request.status is Status.FINISHED:
+            known = request.num_tokens
+            if request.computed != known or request.status is Status.FINISHED:
                 continue
-            request.num_tokens += 1
-            request.output_len += 1
+            request.num_tokens = known + 1
+            length = request.output_len = request.output_len + 1
             sampled.append(request)
-            if request.output_len >= request.finish.output_len:
+            if length >= request.finish_len:
                 request.finish_reason = request.finish.reason
                 finished.append(request)
         if finished:

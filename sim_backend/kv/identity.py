@@ -107,6 +107,11 @@ class SegmentChain:
 
     def upto(self, num_blocks: int) -> Sequence[BlockHash]:
         ids, size, segments = self._ids, self._size, self._segments
+        if len(ids) == num_blocks - 1 and self._next is not None and segments[self._segment][1] - self._offset >= size:
+            ids.append(self._next)
+            self._next += 1
+            self._offset += size
+            return ids
         while len(ids) < num_blocks:
             seed, length = segments[self._segment]
             if self._offset == length:

@@ -78,6 +78,14 @@ class BlockPool:
                 self._evict(block)
         return taken
 
+    def take(self) -> int:
+        """One fresh block; like `allocate(1)` for a caller that knows that one is free."""
+        block = self._free.popitem(False)[0]
+        self.refs[block] = 1
+        if self.hash_of[block] is not None:
+            self._evict(block)
+        return block
+
     def evictable(self, blocks: Iterable[int]) -> int:
         """How many of these cached blocks have no owner: they leave the free queue when they are hit, so they count as needed."""
         refs = self.refs
