@@ -79,7 +79,7 @@ class Store:
 
     def _read_back(self, disk: Disk) -> None:
         since_ms = self.clock.now_ms() - self.retention_ms
-        disk.replay(since_ms, self._keep, self.blocks.load)
+        disk.replay(since_ms, lambda row: self._keep(row) if row.time_ms >= since_ms else None, self.blocks.load)
         for name, meta in disk.read_metadata().items():
             self.blocks.set_metadata(name, meta)
         self.blocks.drop_before(since_ms)

@@ -17,7 +17,7 @@ from collectors.source import SourceError
 log = logging.getLogger(__name__)
 
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-_SPECIAL = {"__scheme__", "__metrics_path__", "__address__"}
+_HOST = re.compile(r"[\w.-]+|[0-9a-fA-F:.]+(%\w+)?")
 MAX_FILE_BYTES = 16 * 1024 * 1024
 
 
@@ -168,7 +168,12 @@ def target_of(address: str, labels: Mapping[str, str], job: str) -> Target:
         port = parts.port
     except ValueError:
         raise TargetsError(f"{address!r} has no valid port") from None
-    if scheme not in ("http", "https") or not parts.hostname or parts.username is not None or parts.fragment:
+    if (
+        scheme not in ("http", "https")
+        or parts.username is not None
+        or parts.fragment
+        or not _HOST.fullmatch(parts.hostname or "")
+    ):
         raise TargetsError(f"{address!r} is not host:port or an http(s) URL without credentials")
     if not separator and (parts.path or parts.query):
         raise TargetsError(f"{address!r} is not host:port; write a full URL to give a path")
