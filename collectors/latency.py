@@ -25,7 +25,7 @@ from collectors.histograms import (
 from collectors.identity import key_text
 from collectors.latency_picture import Earlier, HeatMap, LatencyPicture, RankedReplica, Ranking
 from collectors.model import Floats, Window
-from collectors.quantile_values import QuantileInterval, bound_text
+from collectors.quantile_values import QuantileInterval
 from collectors.quantiles import bucket_rates, mean_of_quantiles, merge, quantile_series
 from collectors.settings import Objective, Settings
 from collectors.signals import SIGNAL, Part, Plan, duration_text, panel_window_ms, rate_window_ms
@@ -297,4 +297,4 @@ def _ranking_text(average: float | None, p99: QuantileInterval | None, unit: str
     short = {"seconds": "s"}.get(unit, unit)
     if average is None or p99 is None:
         return ""
-    return f"a mean of p99s would say {bound_text(average)} {short}; the fleet's p99 is {p99.text(short)}"
+    return f"a mean of p99s would say {average:.3g} {short}; the fleet's p99 is {p99.text(short)}"

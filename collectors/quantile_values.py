@@ -24,8 +24,8 @@ FLAG_WORDS: dict[Flag, str] = {
 
 
 def bound_text(bound: float) -> str:
-    """A bound with at most three significant digits, milliseconds left to the page."""
-    return f"{bound:.3g}"
+    """A bucket edge as it is configured: '0.025', '2560', '1000000'."""
+    return str(int(bound)) if bound.is_integer() else f"{bound:g}"
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ in one query that serves every quantile, the heat map and the count.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -51,15 +52,14 @@ def scrape_interval_seconds(in_one_minute: Sequence[float], in_five_minutes: Seq
     Missed scrapes and data that begin inside the window only lower a count, so the fullest target speaks for all.
     """
     one, five = max(in_one_minute, default=0.0), max(in_five_minutes, default=0.0)
-    if one >= 6:
-        raw = 60.0 / one
-    elif five >= 2:
-        raw = min(300.0 / five, 60.0 / one if one >= 3 else 300.0)
-    elif one >= 2:
-        raw = 60.0 / one
-    else:
+    # A span holds its whole number of intervals, or one sample more. The longer count is the finer measure, unless it contradicts the
+    # shorter one because the data began inside the five minutes.
+    if one < 2 and five < 2:
         return None
-    return float(min(USUAL_INTERVALS_SECONDS, key=lambda usual: abs(usual / raw - 1)))
+    longer = 300.0 / (five - 0.5) if five >= 2 else math.inf
+    shortest, longest = 60.0 / one if one else 60.0, 60.0 / (one - 1) if one > 1 else math.inf
+    raw = longer if shortest / 1.05 <= longer <= longest * 1.05 else 60.0 / (one - 0.5)
+    return float(min(USUAL_INTERVALS_SECONDS, key=lambda usual: abs(math.log(usual / raw))))
 
 
 def duration_text(milliseconds: int) -> str:
