@@ -14,11 +14,12 @@ from collectors.capsule_file import SUFFIX as SUFFIX
 from collectors.capsule_file import open_parts
 from collectors.capsule_file import write_capsule as write_capsule
 from collectors.manifest import Manifest
-from collectors.model import ApiAnswer, Frame, Labels, MetricMeta, Samples, SourceInfo, Vector, Window
+from collectors.model import Labels, MetricMeta, Samples, SourceInfo, Window
 from collectors.promql_text import selectors_of
-from collectors.source import SourceBroken
+from collectors.source import QueryRejected, SourceBroken
 from collectors.store.blocks import Blocks
 from collectors.store.embedded import EmbeddedSource
+from collectors.store.promql import Result
 
 Progress = Callable[[float, str], None]
 
@@ -125,17 +126,13 @@ class CapsuleSource(EmbeddedSource):
         window = self.capsule.manifest.window
         return window.start_ms, max(window.start_ms, min(window.end_ms, self.now_ms()))
 
-    def instant(self, promql: str, at_ms: int) -> Vector:
+    def query(self, promql: str, at_ms: int) -> Result:
         self._load(promql)
-        return super().instant(promql, at_ms)
+        return super().query(promql, at_ms)
 
-    def range(self, promql: str, window: Window) -> Frame:
+    def query_range(self, promql: str, window: Window) -> Result:
         self._load(promql)
-        return super().range(promql, window)
-
-    def answer(self, promql: str, at: int | Window) -> ApiAnswer:
-        self._load(promql)
-        return super().answer(promql, at)
+        return super().query_range(promql, window)
 
     def samples(self, selector: str, start_ms: int, end_ms: int) -> list[Samples]:
         self._load(selector)
@@ -153,7 +150,11 @@ class CapsuleSource(EmbeddedSource):
         """Read the metrics that the query can touch."""
         names = self.capsule.metric_names()
         wanted: set[str] = set()
-        for selector in selectors_of(promql):
+        try:
+            selectors = selectors_of(promql)
+        except QueryRejected:
+            return self.capsule.load(None)  # the engine reads more than the parser; it will say what is wrong, too
+        for selector in selectors:
             if selector.name:
                 wanted.add(selector.name)
             else:
