@@ -149,20 +149,24 @@ class SourceSettings(_Part):
 
     def secret(self, env: str, file: Path | None, field: str) -> SecretStr | None:
         """The secret that a pair of `*_env`, `*_file` settings names; None when neither is set. Raises SettingsError."""
-        if env:
-            if not self._environment.get(env):
-                raise SettingsError(f"source {self.name}: {field}_env names {env}, which is not set in the environment")
-            return SecretStr(self._environment[env])
-        if file is not None:
-            try:
-                text = file.expanduser().read_text(encoding="utf-8").strip()
-            except (OSError, UnicodeDecodeError) as error:
-                reason = getattr(error, "strerror", None) or "not text"
-                raise SettingsError(f"source {self.name}: {field}_file {file} cannot be read: {reason}") from None
-            if not text:
-                raise SettingsError(f"source {self.name}: {field}_file {file} is empty")
-            return SecretStr(text)
-        return None
+        return _secret(env, file, f"source {self.name}: {field}", self._environment)
+
+
+def _secret(env: str, file: Path | None, field: str, environment: Mapping[str, str]) -> SecretStr | None:
+    if env:
+        if not environment.get(env):
+            raise SettingsError(f"{field}_env names {env}, which is not set in the environment")
+        return SecretStr(environment[env])
+    if file is not None:
+        try:
+            text = file.expanduser().read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "not text"
+            raise SettingsError(f"{field}_file {file} cannot be read: {reason}") from None
+        if not text:
+            raise SettingsError(f"{field}_file {file} is empty")
+        return SecretStr(text)
+    return None
 
 
 class Identity(_Part):
@@ -259,6 +263,9 @@ class Server(_Part):
     port: Annotated[int, Field(ge=1, le=65535)] = 8501
     base_path: str = ""
     login: bool = False
+    api_token_env: str = ""
+    """Variable that holds the bearer token which other machines give to the JSON API."""
+    api_token_file: Path | None = None
 
     @field_validator("base_path")
     @classmethod
@@ -281,6 +288,7 @@ class Settings(_Part):
     store: Store = Store()
     server: Server = Server()
     _path: Path | None = PrivateAttr(default=None)
+    _environment: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
     @property
     def path(self) -> Path | None:
@@ -330,9 +338,14 @@ class Settings(_Part):
         except ValidationError as error:
             raise SettingsError(_first_mistake(error, text, path)) from None
         settings._path = path
+        settings._environment = dict(environment)
         for source in settings.source:
             source._environment = dict(environment)
         return settings
+
+    def api_token(self) -> SecretStr | None:
+        """The bearer token of the JSON API; None when none is configured. Raises SettingsError."""
+        return _secret(self.server.api_token_env, self.server.api_token_file, "server: api_token", self._environment)
 
     def named_source(self, name: str) -> SourceSettings | None:
         """The `[[source]]` of that name, None when there is none."""
