@@ -7,9 +7,11 @@ holds, so that a question about three metrics unpacks and parses three metrics. 
 from __future__ import annotations
 
 import hashlib
-import threading
+import os
+import weakref
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
 from typing import BinaryIO
 
 from collectors.manifest import BODY_FILE, Body, Member
@@ -89,15 +91,37 @@ class BodyWriter:
         )
 
 
-class BodyReader:
-    """Reads series of a body on demand. `file` is open for reading, the body lies at `offset` in it. Thread-safe."""
+class FileRange:
+    """Bytes that lie in a file from `offset` on. The file stays open until this is forgotten, so replacing it does no harm. Thread-safe."""
 
-    def __init__(self, file: BinaryIO, offset: int, size: int, body: Body, where: str) -> None:
-        self._file = file
+    def __init__(self, path: Path, offset: int, size: int) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor)
         self._offset = offset
-        self._size = size
+        self.size = size
+
+    def read(self, start: int, count: int) -> bytes:
+        return os.pread(self._descriptor, count, self._offset + start)
+
+
+class MemoryRange:
+    """Bytes in memory, read like a FileRange."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.size = len(data)
+
+    def read(self, start: int, count: int) -> bytes:
+        return self._data[start : start + count]
+
+
+class BodyReader:
+    """Reads series of a body on demand. Thread-safe."""
+
+    def __init__(self, packed: FileRange | MemoryRange, body: Body, where: str) -> None:
+        self._packed = packed
+        self._size = packed.size
         self._where = where
-        self._lock = threading.Lock()
         self.body = body
         self._check_account()
 
@@ -162,21 +186,24 @@ class BodyReader:
                 if number > MAX_SERIES:
                     raise SourceBroken(f"{self._where} has more than the {MAX_SERIES} series that are read")
                 name = line_name(line) if wanted is not None else None
+                if name is not None and member is not None and name not in member.metrics:
+                    raise self._unlisted(number, name)
                 if name is not None and wanted is not None and name not in wanted:
                     last = None
                     continue
                 series = self._decoded(decoder, line, number)
                 key = sort_key(series.labels)
                 if member is not None and key[0] not in member.metrics:
-                    raise SourceBroken(
-                        f"{self._where}: line {number} holds {key[0]!r}, which its manifest does not list"
-                    )
+                    raise self._unlisted(number, key[0])
                 if last is not None and key <= last:
                     kind = "comes twice" if key == last else "is out of order"
                     raise SourceBroken(f"{self._where}: line {number}: the series {dict(series.labels)} {kind}")
                 last = key
                 if wanted is None or key[0] in wanted:
                     yield series
+
+    def _unlisted(self, number: int, name: str) -> SourceBroken:
+        return SourceBroken(f"{self._where}: line {number} holds {name!r}, which its manifest does not list")
 
     def _decoded(self, decoder: SeriesDecoder, line: bytes, number: int) -> Samples:
         try:
@@ -227,9 +254,7 @@ class BodyReader:
             yield rest
 
     def _read(self, start: int, count: int) -> bytes:
-        with self._lock:
-            self._file.seek(self._offset + start)
-            return self._file.read(count)
+        return self._packed.read(start, count)
 
 
 def _check_bomb(raw_bytes: int, packed_bytes: int, where: str) -> None:

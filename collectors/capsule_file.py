@@ -12,11 +12,10 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
-from collectors.capsule_body import MAX_RATIO, BodyReader, BodyWriter, sorted_series
+from collectors.capsule_body import MAX_RATIO, BodyReader, BodyWriter, FileRange, MemoryRange, sorted_series
 from collectors.manifest import BODY_FILE, MANIFEST_FILE, Extent, Manifest, read_manifest
 from collectors.model import Samples
 from collectors.source import SourceBroken
@@ -114,31 +113,27 @@ def _open_folder(path: Path) -> tuple[Manifest, BodyReader]:
     if len(text) > MAX_MANIFEST_BYTES:
         raise SourceBroken(f"{path}: {MANIFEST_FILE} is larger than {MAX_MANIFEST_BYTES >> 20} MiB")
     manifest = read_manifest(text, str(path))
-    file = open(path / BODY_FILE, "rb")  # noqa: SIM115  the reader keeps it
-    return manifest, BodyReader(file, 0, os.fstat(file.fileno()).st_size, manifest.body, str(path))
+    body = path / BODY_FILE
+    return manifest, BodyReader(FileRange(body, 0, body.stat().st_size), manifest.body, str(path))
 
 
 def _open_zip(path: Path) -> tuple[Manifest, BodyReader]:
-    file = open(path, "rb")  # noqa: SIM115  the reader keeps it
     try:
-        archive = zipfile.ZipFile(file)
-        entries = _checked_entries(archive, path)
-        manifest = read_manifest(_unpacked(archive, entries[MANIFEST_FILE], MAX_MANIFEST_BYTES, path), str(path))
-        body = entries[BODY_FILE]
-        if body.compress_type == zipfile.ZIP_STORED:
-            return manifest, BodyReader(file, _data_offset(file, body), body.file_size, manifest.body, str(path))
-        data = _unpacked(archive, body, min(manifest.body.bytes, 2 * 1024**3), path)
-        file.close()
-        return manifest, BodyReader(BytesIO(data), 0, len(data), manifest.body, str(path))
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
-        file.close()
+        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+            entries = _checked_entries(archive, path)
+            manifest = read_manifest(_unpacked(archive, entries[MANIFEST_FILE], MAX_MANIFEST_BYTES, path), str(path))
+            body = entries[BODY_FILE]
+            packed: FileRange | MemoryRange
+            if body.compress_type == zipfile.ZIP_STORED:
+                packed = FileRange(path, _data_offset(file, body), body.file_size)
+            else:
+                packed = MemoryRange(_unpacked(archive, body, min(manifest.body.bytes, 2 * 1024**3), path))
+        return manifest, BodyReader(packed, manifest.body, str(path))
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
         raise SourceBroken(
             f"{path} is not an incident file or is damaged: {error}",
             "Recordings and other formats are turned into one by: pagewatch import FILE --out X.capsule",
         ) from None
-    except SourceBroken:
-        file.close()
-        raise
 
 
 def _checked_entries(archive: zipfile.ZipFile, path: Path) -> Mapping[str, zipfile.ZipInfo]:

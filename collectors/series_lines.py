@@ -16,7 +16,7 @@ import orjson
 from collectors.model import STALE, Floats, Int64s, Labels, Samples, is_stale
 from collectors.source import SourceBroken
 
-MAX_LINE_BYTES = 256 * 1024 * 1024
+MAX_LINE_BYTES = 64 * 1024 * 1024
 """Longest line that is read; a series of a week at one sample a second has about 20 MB."""
 EARLIEST_MS = 100_000_000_000
 """1973-03-03. Anything earlier that claims to be milliseconds is seconds (today 1.8e9)."""

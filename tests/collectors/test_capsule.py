@@ -1,0 +1,423 @@
+"""Incident files: determinism, laziness, the cursor, and one line for every kind of damage."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import stat
+import subprocess
+import sys
+import tracemalloc
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collectors import capsule_body
+from collectors.capsule import CapsuleSource, read_capsule, write_capsule
+from collectors.capsule_file import open_parts
+from collectors.manifest import Manifest
+from collectors.model import Samples, Window
+from collectors.settings import Settings
+from collectors.source import QueryRejected, SourceBroken, SourceError
+from collectors.sources import capsule_of, open_source
+from tests.collectors.capsules import START_MS, STEP_MS, fleet, parts, rebuilt, written
+
+QUERIES = [
+    "up",
+    "sum by (instance) (rate(vllm:prompt_tokens_total[1m]))",
+    "histogram_quantile(0.9, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[1m])))",
+    '{__name__=~"vllm:(num_requests_waiting|kv_cache_usage_perc)"}',
+    "max_over_time(vllm:num_requests_waiting[5m] @ end())",
+    "vllm:num_requests_waiting offset -30s",
+    "sum(vllm:num_requests_waiting) or vector(0)",
+    'count({job="vllm"})',
+    "increase(vllm:prompt_tokens_total[2m:10s])",
+]
+
+
+def damaged(path: Path, tmp_path: Path) -> str:
+    """The one line that opening and reading everything gives; nothing may be left beside the file."""
+    before = sorted(entry.name for entry in tmp_path.parent.rglob("*"))
+    with pytest.raises(SourceError) as caught:
+        read_capsule(path).load(None)
+    assert sorted(entry.name for entry in tmp_path.parent.rglob("*")) == before
+    assert "\n" not in str(caught.value)
+    assert path.name in str(caught.value)
+    return str(caught.value)
+
+
+def as_text(vector: Any) -> list[Any]:
+    return sorted(
+        zip((sorted(labels.items()) for labels in vector.labels), map(repr, vector.values.tolist()), strict=True)
+    )
+
+
+def test_same_samples_same_bytes_whatever_their_order(tmp_path: Path) -> None:
+    written(tmp_path / "a.capsule", fleet())
+    written(tmp_path / "b.capsule", fleet()[::-1])
+    assert (tmp_path / "a.capsule").read_bytes() == (tmp_path / "b.capsule").read_bytes()
+
+
+def test_the_body_is_one_series_a_line_that_any_gunzip_reads(tmp_path: Path) -> None:
+    written(tmp_path / "a.capsule", fleet(gone_at=20))
+    manifest, raw = parts(tmp_path / "a.capsule")
+    lines = [json.loads(line) for line in raw.splitlines()]
+    assert manifest["schema"] == 1
+    assert len(lines) == manifest["body"]["series"] == len(fleet())
+    names = [(line["metric"]["__name__"], sorted(line["metric"].items())) for line in lines]
+    assert names == sorted(names)
+    assert any(None in line["values"] for line in lines)
+
+
+def test_what_is_written_reads_back(tmp_path: Path) -> None:
+    series = fleet(gone_at=20)
+    written(tmp_path / "a.capsule", series)
+    read = {tuple(sorted(each.labels.items())): each for each in open_parts(tmp_path / "a.capsule")[1].read()}
+    for each in series:
+        back = read.pop(tuple(sorted(each.labels.items())))
+        assert back.times_ms.tolist() == each.times_ms.tolist()
+        assert back.values.tobytes() == each.values.tobytes()
+    assert read == {}
+
+
+def test_an_unpacked_folder_and_a_zip_made_by_hand_open_too(tmp_path: Path) -> None:
+    written(tmp_path / "a.capsule")
+    with zipfile.ZipFile(tmp_path / "a.capsule") as archive:
+        archive.extractall(tmp_path / "folder")
+    with zipfile.ZipFile(tmp_path / "again.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("manifest.json", "series.jsonl.gz"):
+            archive.write(tmp_path / "folder" / name, name)
+    for path in ("a.capsule", "folder", "again.zip"):
+        source = CapsuleSource(read_capsule(tmp_path / path))
+        assert len(source.instant("up", source.now_ms())) == 2
+
+
+def test_a_question_reads_only_what_it_touches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "a.capsule")
+    capsule = read_capsule(tmp_path / "a.capsule")
+    source = CapsuleSource(capsule)
+    read: list[str] = []
+    original = capsule_body.SeriesDecoder.decode
+
+    def counted(self: Any, line: bytes, number: int) -> Samples:
+        series = original(self, line, number)
+        read.append(series.labels["__name__"])
+        return series
+
+    monkeypatch.setattr(capsule_body.SeriesDecoder, "decode", counted)
+    source.instant("sum(vllm:kv_cache_usage_perc) / scalar(sum(up))", source.now_ms())
+    assert sorted(read) == ["up", "up", "vllm:kv_cache_usage_perc", "vllm:kv_cache_usage_perc"]
+    source.instant("up", source.now_ms())
+    assert len(read) == 4
+    source.instant('{job="vllm"}', source.now_ms())
+    assert len(read) == len(fleet())
+
+
+def test_lazily_read_answers_equal_those_of_everything_read(tmp_path: Path) -> None:
+    written(tmp_path / "a.capsule", fleet(gone_at=30))
+    whole = read_capsule(tmp_path / "a.capsule")
+    whole.load(None)
+    for query in QUERIES:
+        lazy = CapsuleSource(read_capsule(tmp_path / "a.capsule"))
+        assert as_text(lazy.instant(query, lazy.now_ms())) == as_text(
+            CapsuleSource(whole).instant(query, lazy.now_ms())
+        )
+
+
+@pytest.mark.parametrize("cut", [START_MS + 3 * STEP_MS, START_MS + 100_000, START_MS + 31 * STEP_MS + 137])
+def test_no_sample_after_the_cursor_is_used(tmp_path: Path, cut: int) -> None:
+    series = fleet(gone_at=30)
+    written(tmp_path / "whole.capsule", series)
+    shortened = [
+        Samples(
+            each.labels,
+            each.times_ms[: (kept := int(np.searchsorted(each.times_ms, cut, side="right")))],
+            each.values[:kept],
+        )
+        for each in series
+    ]
+    written(tmp_path / "cut.capsule", [each for each in shortened if each.times_ms.size])
+    whole = CapsuleSource(read_capsule(tmp_path / "whole.capsule"), cut)
+    cut_off = CapsuleSource(read_capsule(tmp_path / "cut.capsule"), cut)
+    for query in QUERIES:
+        assert as_text(whole.instant(query, cut)) == as_text(cut_off.instant(query, cut)), query
+        window = Window(cut - 60_000, cut + 60_000, 7_000)
+        one, other = whole.range(query, window), cut_off.range(query, window)
+        order = [sorted(range(len(frame)), key=lambda row: sorted(frame.labels[row].items())) for frame in (one, other)]
+        assert [one.labels[row] for row in order[0]] == [other.labels[row] for row in order[1]], query
+        np.testing.assert_array_equal(one.values[order[0]], other.values[order[1]], err_msg=query)
+    for each in whole.samples('{job="vllm"}', 0, cut + 10**9):
+        assert each.times_ms[-1] <= cut
+    extent = whole.extent_ms()
+    assert extent is not None
+    assert extent[1] == cut
+
+
+def test_the_cursor_may_move(tmp_path: Path) -> None:
+    written(tmp_path / "a.capsule")
+    now = [START_MS + 10 * STEP_MS]
+    source = CapsuleSource(read_capsule(tmp_path / "a.capsule"), lambda: now[0])
+    first = source.samples("up", 0, 2**60)[0].times_ms.size
+    now[0] += 5 * STEP_MS
+    assert source.now_ms() == now[0]
+    assert source.samples("up", 0, 2**60)[0].times_ms.size == first + 5
+
+
+def test_a_capsule_is_opened_by_path_by_name_and_with_a_scope(tmp_path: Path) -> None:
+    written(tmp_path / "a.capsule")
+    config = Settings.parse('[[source]]\nname = "last"\nurl = "a.capsule"\n', tmp_path / "pagewatch.toml", {})
+    scoped = open_source("last", config, {"instance": "vllm-1:8000"})
+    assert len(scoped.instant("up", scoped.now_ms())) == 1
+    assert capsule_of(scoped) is not None
+    plain = open_source(str(tmp_path / "a.capsule"), Settings())
+    assert plain.info().kind == "capsule"
+    assert plain.metadata()["vllm:num_requests_waiting"].type == "gauge"
+    with pytest.raises(SourceBroken, match="Configured sources: last"):
+        open_source("lost", config)
+    with pytest.raises(QueryRejected):
+        plain.instant("sum(", plain.now_ms())
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    target = tmp_path / "a.capsule"
+    written(target)
+    before = target.read_bytes()
+    with pytest.raises(SourceBroken, match="comes twice"):
+        written(target, [*fleet(), fleet()[0]])
+
+    def breaks() -> Any:
+        yield fleet()[0]
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_capsule(target, Manifest(), breaks())
+    assert target.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.capsule"]
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.data())
+def test_no_flipped_bit_and_no_cut_goes_unseen(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("flipped")
+    written(folder / "good.capsule", fleet(1, 10))
+    good = (folder / "good.capsule").read_bytes()
+    whole = [(dict(each.labels), each.values.tolist()) for each in open_parts(folder / "good.capsule")[1].read()]
+    bad = bytearray(good)
+    if data.draw(st.booleans()):
+        bad = bad[: data.draw(st.integers(0, len(good) - 1))]
+    else:
+        bad[data.draw(st.integers(0, len(good) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    (folder / "bad.capsule").write_bytes(bad)
+    try:
+        manifest, reader = open_parts(folder / "bad.capsule")
+        reader.verify()
+        read = [(dict(each.labels), each.values.tolist()) for each in reader.read()]
+    except SourceBroken:
+        return
+    assert read == whole, "damage that does no harm (a zip's own spare fields) may pass, but never changed samples"
+    assert manifest == open_parts(folder / "good.capsule")[0]
+
+
+def test_files_that_are_no_capsule_are_named(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    for name, content in {"empty": b"", "text": b"hello", "gz": gzip.compress(b"x"), "png": b"\x89PNG\r\n"}.items():
+        (tmp_path / "sub" / name).write_bytes(content)
+        assert "not an incident file" in damaged(tmp_path / "sub" / name, tmp_path / "sub")
+    assert "no such file" in damaged(tmp_path / "sub" / "absent", tmp_path / "sub")
+    (tmp_path / "sub" / "folder").mkdir()
+    assert "manifest.json" in damaged(tmp_path / "sub" / "folder", tmp_path / "sub")
+    with zipfile.ZipFile(tmp_path / "sub" / "other.zip", "w") as archive:
+        archive.writestr("readme.txt", "x")
+    assert "holds no manifest.json" in damaged(tmp_path / "sub" / "other.zip", tmp_path / "sub")
+
+
+def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
+    written(tmp_path / "a.capsule")
+    manifest, raw = parts(tmp_path / "a.capsule")
+    words = damaged(rebuilt(tmp_path / "b.capsule", {**manifest, "schema": 2}, raw), tmp_path)
+    assert "schema 2" in words
+    assert "Update pagewatch" in words
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"schema": None}, "names no schema"),
+        ({"schema": 0}, "schema"),
+        ({"window": {"start_ms": "yesterday", "end_ms": 5}}, "window.start_ms"),
+        ({"window": {"start_ms": 5, "end_ms": 4}}, "ends before it starts"),
+        ({"window": {"start_ms": START_MS // 1000, "end_ms": START_MS // 1000 + 300}}, "seconds and milliseconds"),
+        ({"marks": [{"at_ms": 1}]}, "marks.0.kind"),
+        ({"metrics": []}, "metrics"),
+    ],
+)
+def test_a_wrong_manifest_is_named_by_its_field(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    written(tmp_path / "a.capsule")
+    manifest, raw = parts(tmp_path / "a.capsule")
+    assert words in damaged(rebuilt(tmp_path / "b.capsule", {**manifest, **change}, raw), tmp_path)
+
+
+@pytest.mark.parametrize("members", [False, True])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda lines: [*lines, lines[-1]], "comes twice"),
+        (lambda lines: lines[::-1], "out of order"),
+        (lambda lines: [_with_times(lines[0], lambda times: times[::-1])], "out of order"),
+        (lambda lines: [_with_times(lines[0], lambda times: [at // 1000 for at in times])], "seconds"),
+        (lambda lines: [_with_times(lines[0], lambda times: [at * 1000 for at in times])], "milliseconds"),
+        (lambda lines: [_with_times(lines[0], lambda times: [times[0]] * len(times))], "twice"),
+        (lambda lines: [lines[0][:-30]], "line 1"),
+        (lambda lines: [lines[0].replace(b'"up"', b"5")] if b'"up"' in lines[0] else [b'{"metric":5}'], "line 1"),
+    ],
+)
+def test_damage_within_a_body_whose_hash_is_right(tmp_path: Path, change: Any, words: str, members: bool) -> None:
+    written(tmp_path / "a.capsule")
+    manifest, raw = parts(tmp_path / "a.capsule")
+    lines = change(raw.splitlines())
+    if members and not all(line.startswith(b'{"metric":{"__name__"') and line.endswith(b"}") for line in lines):
+        pytest.skip("the names of such a line cannot be listed")
+    bad = rebuilt(tmp_path / "b.capsule", manifest, b"\n".join(lines) + b"\n", members=members)
+    assert words in damaged(bad, tmp_path)
+
+
+def _with_times(line: bytes, change: Any) -> bytes:
+    parsed = json.loads(line)
+    return json.dumps({**parsed, "timestamps": change(parsed["timestamps"])}, separators=(",", ":")).encode()
+
+
+def test_a_wrong_hash_and_wrong_sizes_are_seen(tmp_path: Path) -> None:
+    written(tmp_path / "a.capsule")
+    with zipfile.ZipFile(tmp_path / "a.capsule") as archive:
+        manifest, body = json.loads(archive.read("manifest.json")), archive.read("series.jsonl.gz")
+
+    def put(account: dict[str, Any]) -> Path:
+        with zipfile.ZipFile(tmp_path / "b.capsule", "w") as archive:
+            archive.writestr("series.jsonl.gz", body)
+            archive.writestr("manifest.json", json.dumps({**manifest, "body": {**manifest["body"], **account}}))
+        return tmp_path / "b.capsule"
+
+    assert "sha256" in damaged(put({"sha256": "0" * 64}), tmp_path)
+    assert "sha256" in damaged(put({"sha256": "../../etc/passwd"}), tmp_path)
+    assert "its manifest says 5" in damaged(put({"bytes": 5}), tmp_path)
+    assert "1000001 series" in damaged(put({"series": 1_000_001}), tmp_path)
+    member = manifest["body"]["members"][0]
+    assert "add up" in damaged(put({"raw_bytes": member["raw_bytes"] + 1}), tmp_path)
+    bigger = {"raw_bytes": member["raw_bytes"] + 1}
+    assert "unpack to the size" in damaged(put({**bigger, "members": [{**member, **bigger}]}), tmp_path)
+    assert "does not list" in damaged(put({"members": [{**member, "metrics": ["up"]}]}), tmp_path)
+    assert "members is damaged" in damaged(put({"members": [{**member, "offset": 7}]}), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "C:\\evil", "..\\evil", "c:/evil"])
+def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "sub").mkdir()
+    written(tmp_path / "sub" / "a.capsule")
+    with zipfile.ZipFile(tmp_path / "sub" / "a.capsule", "a") as archive:
+        archive.writestr(name, "evil")
+    assert "leads outside" in damaged(tmp_path / "sub" / "a.capsule", tmp_path / "sub")
+
+
+def test_symbolic_links_doubles_and_ciphers_are_refused(tmp_path: Path) -> None:
+    written(tmp_path / "a.capsule")
+    with zipfile.ZipFile(tmp_path / "a.capsule", "a") as archive:
+        link = zipfile.ZipInfo("link")
+        link.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(link, "/etc/passwd")
+    assert "symbolic link" in damaged(tmp_path / "a.capsule", tmp_path)
+    written(tmp_path / "b.capsule")
+    with zipfile.ZipFile(tmp_path / "b.capsule", "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("manifest.json", "{}")
+    assert "twice" in damaged(tmp_path / "b.capsule", tmp_path)
+    folder = tmp_path / "folder"
+    with zipfile.ZipFile(tmp_path / "a.capsule") as archive:
+        archive.extract("manifest.json", folder)
+    (folder / "series.jsonl.gz").symlink_to("/etc/passwd")
+    assert "symbolic link" in damaged(folder, tmp_path)
+
+
+def test_bombs_are_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capsule_body, "RATIO_FREE_BYTES", 16_000_000)
+    written(tmp_path / "a.capsule")
+    manifest, _ = parts(tmp_path / "a.capsule")
+    zeros = gzip.compress(b"0" * 100_000_000)
+    claims_little = rebuilt(tmp_path / "b.capsule", manifest, b"x\n", packed=zeros)
+    claims_all = rebuilt(tmp_path / "c.capsule", manifest, b"0" * 100_000_000, packed=zeros)
+    for name, entry in {"d.capsule": "series.jsonl.gz", "e.capsule": "manifest.json"}.items():
+        with zipfile.ZipFile(tmp_path / name, "w", zipfile.ZIP_DEFLATED) as archive:
+            contents = {
+                "manifest.json": json.dumps(manifest).encode(),
+                "series.jsonl.gz": b"",
+                entry: b" " * 70_000_000,
+            }
+            for each, content in contents.items():
+                archive.writestr(each, content)
+    del contents, content
+    for path in (claims_little, claims_all, tmp_path / "d.capsule", tmp_path / "e.capsule"):
+        tracemalloc.start()
+        assert "times its size" in damaged(path, tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 60_000_000
+        tracemalloc.stop()
+
+
+def test_a_million_series_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capsule_body, "MAX_SERIES", 1_000)
+    written(tmp_path / "a.capsule")
+    manifest, _ = parts(tmp_path / "a.capsule")
+    lines = b"".join(
+        b'{"metric":{"__name__":"up","instance":"%06d"},"values":[1],"timestamps":[%d]}\n' % (number, START_MS)
+        for number in range(1_001)
+    )
+    bad = rebuilt(tmp_path / "b.capsule", manifest, lines)
+    assert "series" in damaged(bad, tmp_path)
+    with zipfile.ZipFile(bad) as archive:
+        manifest, body = json.loads(archive.read("manifest.json")), archive.read("series.jsonl.gz")
+    manifest["body"]["series"] = 1
+    with zipfile.ZipFile(tmp_path / "c.capsule", "w") as archive:
+        archive.writestr("series.jsonl.gz", body)
+        archive.writestr("manifest.json", json.dumps(manifest))
+    assert "more than the 1000 series" in damaged(tmp_path / "c.capsule", tmp_path)
+
+
+def test_a_large_capsule_opens_within_little_memory_and_shows_progress(tmp_path: Path) -> None:
+    """The shape of 64 replicas x 24 h, thinned: what is resident must follow what was asked, not what the file holds."""
+    scrapes = 2_000
+    times = START_MS + STEP_MS * np.arange(scrapes, dtype=np.int64)
+    random = np.random.default_rng(1)
+
+    def series() -> Any:
+        for name in range(60):
+            for replica in range(16):
+                labels = {"__name__": f"metric_{name:03d}", "job": "vllm", "instance": f"r{replica:02d}"}
+                yield Samples(labels, times, random.integers(0, 50, scrapes).astype(np.float64))
+
+    write_capsule(tmp_path / "large.capsule", Manifest(), series(), presorted=True)
+    total_bytes = 60 * 16 * scrapes * 16
+    code = f"""
+import resource
+from collectors.capsule import CapsuleSource, read_capsule
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+seen = []
+source = CapsuleSource(read_capsule({str(tmp_path / "large.capsule")!r}, progress=lambda done, note: seen.append(done)))
+assert len(source.instant("sum(rate(metric_007[1m]))", source.now_ms())) == 1
+assert seen and seen == sorted(seen)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout) < total_bytes / 2
+    assert resource.getpagesize() > 0
+
+
+def test_writing_is_quick_to_read_by_others_and_has_plain_rights(tmp_path: Path) -> None:
+    written(tmp_path / "a.capsule")
+    with zipfile.ZipFile(tmp_path / "a.capsule") as archive:
+        assert sorted(archive.namelist()) == ["manifest.json", "series.jsonl.gz"]
+        assert archive.testzip() is None
+    assert os.access(tmp_path / "a.capsule", os.R_OK)
