@@ -135,6 +135,8 @@ class Lane:
         self.sids: list[int] = list(sids)
         self.column_of: dict[int, int] = {sid: c for c, sid in enumerate(self.sids)}
         self.last_ms = -(2**62)
+        self._resting: list[int] = []
+        self._free: list[int] = []
         self.rows_seen = 0
         """Rows ever appended: with `amended` it tells a cache whether what it read is still all there is."""
         self.amended = 0
@@ -146,16 +148,24 @@ class Lane:
         """The column of a series, added when the lane did not have it."""
         column = self.column_of.get(sid)
         if column is None:
-            column = len(self.sids)
-            self.sids.append(sid)
+            if self._free:
+                column = self._free.pop()
+                self.sids[column] = sid
+            else:
+                column = len(self.sids)
+                self.sids.append(sid)
             self.column_of[sid] = column
         return column
 
     def forget(self, sid: int) -> None:
-        """A series that holds nothing any more: its column stays empty."""
+        """A series that holds nothing any more: its column is empty, and free for another after the next drop.
+
+        Not at once, since a query that began before may still read the column under the old name.
+        """
         column = self.column_of.pop(sid, None)
         if column is not None:
             self.sids[column] = -1
+            self._resting.append(column)
 
     def append(self, t_ms: int, columns: Columns, values: Floats, special: bool) -> None:
         """Add a row at `t_ms` > last_ms. `special`: some value is a staleness marker."""
@@ -225,12 +235,15 @@ class Lane:
 
     def drop_before(self, t_ms: int) -> set[int]:
         """Drop sealed chunks, and an open matrix, that end before `t_ms`; the series that hold nothing any more."""
+        self._free += self._resting
+        self._resting = []
         chunks, head = self._state
         kept = tuple(c for c in chunks if c.times_ms[-1] >= t_ms)
         first_open = int(np.searchsorted(head.times_ms[: head.rows], t_ms))
         if first_open == head.rows or first_open > head.rows // 2:
             rest = head.rows - first_open
-            shorter = _Open.room_for(len(self.sids), max(16, len(head.times_ms)) if rest else 16)
+            width = max(len(self.sids), len(head.values))
+            shorter = _Open.room_for(width, max(16, len(head.times_ms)) if rest else 16)
             shorter.times_ms[:rest] = head.times_ms[first_open : head.rows]
             shorter.values[: len(head.values), :rest] = head.values[:, first_open : head.rows]
             shorter.special[:] = _special(shorter.values[:, :rest])

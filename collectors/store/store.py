@@ -194,7 +194,8 @@ class Store:
             extent = self.blocks.extent_ms()
             if extent is not None and self.blocks.nbytes > self._retention_bytes:
                 cutoff_ms = max(cutoff_ms, extent[0] + (extent[1] - extent[0]) // 8)
-        self.blocks.drop_before(cutoff_ms)
+        with self._append_lock:  # a series must not expire between being looked up and being written
+            self.blocks.drop_before(cutoff_ms)
 
     def _keep_up(self) -> None:
         while not self._stopping.wait(UPKEEP_SECONDS):

@@ -19,6 +19,7 @@ from collectors.model import MetricMeta, is_stale
 from collectors.series_lines import read_series_lines
 from collectors.store.disk import Disk, StoreError
 from collectors.store.log_writer import DiskCalls, LogWriter
+from collectors.store.matchers import Matcher
 from collectors.store.rows import Row
 from collectors.store.series import LabelSet
 from collectors.store.store import Store
@@ -400,6 +401,12 @@ def test_ten_thousand_churning_series_stay_bounded_on_disk_and_in_memory(tmp_pat
             store.upkeep()
     assert store.disk is not None
     assert len(store.blocks.index) < 12_000  # of 24,000 that have been
+    newest = store.blocks.samples((Matcher("pod", "=", f"p{599 * 40 + 399}"),), 0, 2**60)
+    assert [(s.times_ms.tolist(), s.values.tolist()) for s in newest] == [([START_MS + 5000 * 599], [399.0 * 599])]
+    for samples in store.blocks.samples((), START_MS + 5000 * 500, 2**60):
+        pod = int(samples.labels["pod"][1:])
+        numbers = [(int(t) - START_MS) // 5000 for t in samples.times_ms]
+        assert samples.values.tolist() == [float((pod - number * 40) * number) for number in numbers]
     assert store.disk.disk_bytes() < 2_000_000
     assert store.blocks.nbytes < 60_000_000
     store.stop()
