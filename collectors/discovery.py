@@ -19,6 +19,8 @@ from collectors.signals import SIGNAL, Plan, duration_text, plan_for, scrape_int
 LOOKBACK_MS = 900_000
 """How far back a job is remembered whose replicas are all down."""
 LONGEST_LOOKBACK_MS = 3_600_000
+SPANS_SECONDS = (60, 120, 300)
+"""Over these the scrapes are counted, to tell the interval."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,14 @@ def questions(dialect: Dialect, at_ms: int, lookback_ms: int = LOOKBACK_MS) -> t
         f'label_replace(up and on (job) {jobs}, "{SIGNAL}", "up", "", "")',
         f'label_replace(process_start_time_seconds and on (job) {jobs}, "{SIGNAL}", "start", "", "")',
         f'label_replace(timestamp({{__name__=~{running}}}), "{SIGNAL}", "sampled", "", "")',
-        f'label_replace(count_over_time(up[1m]) and on (job) {jobs}, "{SIGNAL}", "in_1m", "", "")',
-        f'label_replace(count_over_time(up[5m]) and on (job) {jobs}, "{SIGNAL}", "in_5m", "", "")',
-        f'label_replace(count_over_time({{__name__=~{running}}}[1m]), "{SIGNAL}", "engine_in_1m", "", "")',
-        f'label_replace(count_over_time({{__name__=~{running}}}[5m]), "{SIGNAL}", "engine_in_5m", "", "")',
+        *(
+            f'label_replace(count_over_time(up[{duration_text(span * 1000)}]) and on (job) {jobs}, "{SIGNAL}", "up_in_{span}", "", "")'
+            for span in SPANS_SECONDS
+        ),
+        *(
+            f'label_replace(count_over_time({{__name__=~{running}}}[{duration_text(span * 1000)}]), "{SIGNAL}", "engine_in_{span}", "", "")'
+            for span in SPANS_SECONDS
+        ),
     ]
     return (
         Question("engines", f"{{__name__=~{quote_label_value(engine)}}}", at_ms=at_ms),
@@ -85,14 +91,13 @@ def read(engines: Vector, targets: Vector, settings: Settings, dialect: Dialect)
     counts: dict[str, list[float]] = defaultdict(list)
     for labels, value in zip(targets.labels, targets.values.tolist(), strict=True):
         what = labels.get(SIGNAL, "")
-        if what.endswith(("in_1m", "in_5m")):
+        if "_in_" in what:
             counts[what].append(value)
             continue
         target = frozenset((name, text) for name, text in labels.items() if name not in own)
         facts[target][what] = max(value, facts[target].get(what, value))
-    interval = scrape_interval_seconds(
-        counts["in_1m"] or counts["engine_in_1m"], counts["in_5m"] or counts["engine_in_5m"]
-    )
+    told_by = "up" if any(what.startswith("up_in_") for what in counts) else "engine"
+    interval = scrape_interval_seconds({span: counts[f"{told_by}_in_{span}"] for span in SPANS_SECONDS})
     found = [
         Target(dict(labels), told.get("up"), told.get("start"), told.get("sampled")) for labels, told in facts.items()
     ]

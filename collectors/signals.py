@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from collectors.dialect import Dialect, load_dialect
@@ -26,6 +26,8 @@ FAST_WINDOW_MS = 30_000
 """At 2 s a minute would blur incidents that last a minute and a half; 30 s still hold fifteen scrapes."""
 SHORTEST_WINDOW_MS = 60_000
 USUAL_INTERVALS_SECONDS = (1, 2, 3, 5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300)
+MOST_USUAL_INTERVALS_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120)
+"""What is guessed among where a minute's few samples are all there is."""
 
 
 def rate_window_ms(scrape_interval_seconds: float | None) -> int:
@@ -46,20 +48,30 @@ def panel_window_ms(scrape_interval_seconds: float | None, step_ms: int) -> int:
     return -(-needed // step_ms) * step_ms
 
 
-def scrape_interval_seconds(in_one_minute: Sequence[float], in_five_minutes: Sequence[float]) -> float | None:
-    """The scrape interval that sample counts of `up` over 1 m and 5 m imply, as a usual one; None without samples.
+def scrape_interval_seconds(counts: Mapping[int, Sequence[float]]) -> float | None:
+    """The scrape interval that counts of `up` over spans imply, as a usual one; None without samples. Keys are spans in seconds.
 
-    Missed scrapes and data that begin inside the window only lower a count, so the fullest target speaks for all.
+    Missed scrapes only lower a count, so the fullest target speaks for all. A span holds its whole number of intervals, or one sample more:
+    the longer span is the finer measure, until it contradicts a shorter one because the data began inside it.
     """
-    one, five = max(in_one_minute, default=0.0), max(in_five_minutes, default=0.0)
-    # A span holds its whole number of intervals, or one sample more. The longer count is the finer measure, unless it contradicts the
-    # shorter one because the data began inside the five minutes.
-    if one < 2 and five < 2:
+    shortest, longest = 0.0, math.inf
+    raw, sure = None, False
+    for span in sorted(counts):
+        count = max(counts[span], default=0.0)
+        if count < 2:
+            continue
+        estimate = span / (count - 0.5)
+        if raw is not None and not shortest / 1.05 <= estimate <= longest * 1.05:
+            break
+        raw, sure = estimate, span == max(counts)
+        shortest, longest = max(shortest, span / count), min(longest, span / (count - 1))
+    if raw is None:
         return None
-    longer = 300.0 / (five - 0.5) if five >= 2 else math.inf
-    shortest, longest = 60.0 / one if one else 60.0, 60.0 / (one - 1) if one > 1 else math.inf
-    raw = longer if shortest / 1.05 <= longer <= longest * 1.05 else 60.0 / (one - 0.5)
-    return float(min(USUAL_INTERVALS_SECONDS, key=lambda usual: abs(math.log(usual / raw))))
+    return _nearest(raw, USUAL_INTERVALS_SECONDS if sure else MOST_USUAL_INTERVALS_SECONDS)
+
+
+def _nearest(raw_seconds: float, usual_seconds: Sequence[int]) -> float:
+    return float(min(usual_seconds, key=lambda usual: abs(math.log(usual / raw_seconds))))
 
 
 def duration_text(milliseconds: int) -> str:
