@@ -19,7 +19,7 @@ from collectors.capsule_facts import engine_facts, facts_of
 from collectors.capsule_file import open_parts, write_capsule
 from collectors.format_json import matrix_of, series_of, write_matrix
 from collectors.format_victoriametrics import joined, read_lines, write_lines
-from collectors.manifest import Manifest, Origin
+from collectors.manifest import Extent, Manifest, Origin
 from collectors.model import MetricMeta, Samples
 from collectors.source import SourceBroken
 from collectors.staleness import has_markers, with_markers
@@ -88,8 +88,7 @@ def write_contents(contents: Contents, out: Path, title: str) -> Summary:
         return _summary(out, written, notes)
     wrapper = contents.wrapper
     facts = facts_of(series, contents.types)
-    if "window" in facts and _wrapper_window(wrapper, facts["window"]) is not None:
-        facts["window"] = _wrapper_window(wrapper, facts["window"])
+    facts["window"] = _wrapper_window(wrapper, facts["window"])
     names = frozenset(each.labels.get("__name__", "") for each in series)
     manifest = Manifest(
         title=str(wrapper.get("scenario") or title),
@@ -118,19 +117,16 @@ def _summary(out: Path, written: Manifest, notes: Iterable[str]) -> Summary:
     )
 
 
-def _wrapper_window(wrapper: dict[str, Any], seen: Any) -> Any:
-    """The recording's own start and end where they enclose the samples, else None."""
+def _wrapper_window(wrapper: dict[str, Any], seen: Extent) -> Extent:
+    """From the recording's own start to its own end, widened to the samples; the samples' extent where it tells none that fits them."""
     try:
         start_ms, end_ms = round(float(wrapper["start"]) * 1000), round(float(wrapper["end"]) * 1000)
     except (KeyError, TypeError, ValueError, OverflowError):
-        return None
-    if (
-        start_ms <= seen.start_ms
-        and seen.end_ms <= end_ms
-        and end_ms - start_ms < 2 * (seen.end_ms - seen.start_ms) + 60_000
-    ):
-        return seen.model_copy(update={"start_ms": start_ms, "end_ms": end_ms})
-    return None
+        return seen
+    length_ms = seen.end_ms - seen.start_ms
+    if seen.start_ms - start_ms > length_ms + 60_000 or end_ms - seen.end_ms > length_ms + 60_000 or end_ms < start_ms:
+        return seen
+    return Extent(start_ms=min(start_ms, seen.start_ms), end_ms=max(end_ms, seen.end_ms))
 
 
 def _contents(path: Path) -> Contents:

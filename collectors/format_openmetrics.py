@@ -74,16 +74,14 @@ def _sample(line: bytes, where: str, number: int) -> tuple[bytes, float, float]:
     end_of_key = closing + 1 if closing > 0 else line.find(b" ")
     parts = line[end_of_key:].split(b" # ", 1)[0].split()
     try:
-        if end_of_key <= 0 or len(parts) != 2:
-            raise ValueError
-        return line[:end_of_key], float(parts[0]), float(parts[1])
+        numbers = [float(part) for part in parts]
     except ValueError:
-        if len(parts) == 1:
-            raise SourceBroken(
-                f"{where}: line {number} has no timestamp", "A recording needs the time of every sample"
-            ) from None
-        shown = line[:80].decode("utf-8", "replace")
-        raise SourceBroken(f"{where}: line {number} is no sample: {shown!r}") from None
+        numbers = []
+    if end_of_key > 0 and len(numbers) == 2:
+        return line[:end_of_key], numbers[0], numbers[1]
+    if end_of_key > 0 and len(numbers) == 1:
+        raise SourceBroken(f"{where}: line {number} has no timestamp", "A recording needs the time of every sample")
+    raise SourceBroken(f"{where}: line {number} is no sample: {line[:80].decode('utf-8', 'replace')!r}")
 
 
 def _series(key: bytes, column: tuple[list[float], list[float]], where: str, number: int) -> Samples:
