@@ -1,0 +1,212 @@
+"""Launcher of the console: settings and environment in, Streamlit app with /healthz and /metrics out.
+
+The script that Streamlit runs is `pages/main.py`, so that even a deep link to a fresh server meets the router first.
+
+    python app.py --demo                     simulator, store and console
+    pagewatch ui --source URL_OR_FILE        the console alone (calls `run_ui`)
+    streamlit run app.py                     with PAGEWATCH_SOURCE and PAGEWATCH_CONFIG set
+"""
+
+from __future__ import annotations
+
+import base64
+import gc
+import hashlib
+import json
+import os
+import re
+import socket
+import sys
+import tomllib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from collectors.settings import Settings
+from pages.ui import assets
+from pages.ui.console import Console, configure
+
+ROOT = Path(__file__).resolve().parent
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+PORTS_TRIED = 200
+
+
+def console_of(
+    source_spec: str, settings: Settings, environment: Mapping[str, str], scope: Mapping[str, str] | None = None
+) -> Console:
+    """The console that these settings and this environment describe."""
+    home = Path(environment.get("XDG_DATA_HOME") or Path(environment.get("HOME", ".")) / ".local" / "share")
+    data = settings.store.data.expanduser() if settings.store.data is not None else home / "pagewatch"
+    first = settings.source[0].name if settings.source else ""
+    return Console(
+        source_spec=source_spec or environment.get("PAGEWATCH_SOURCE", "") or first,
+        settings=settings,
+        scope=dict(scope or {}),
+        incidents_folder=Path(environment.get("PAGEWATCH_INCIDENTS") or data / "incidents"),
+        walks_file=Path(environment.get("PAGEWATCH_WALKS") or data / "walks.sqlite"),
+        simulator_url=environment.get("PAGEWATCH_SIMULATOR", ""),
+    )
+
+
+@asynccontextmanager
+async def warm_start(app: st.App) -> AsyncIterator[None]:
+    """Everything a first visitor would wait for, then freeze it: every script run ends in a full garbage collection."""
+    import numpy.ma  # noqa: F401
+    import pandas  # noqa: F401  Streamlit imports it on its first run otherwise
+
+    from pages.ui import fleet_view, frame, runbook_view  # noqa: F401
+
+    assets.warm()
+    gc.collect()
+    gc.freeze()
+    yield
+
+
+async def healthz(request: Request) -> Response:
+    """200 while the console answers; says nothing about the source."""
+    return JSONResponse({"status": "ok"})
+
+
+def metrics(request: Request) -> Response:
+    """The console's own metrics."""
+    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+class SecurityHeaders:
+    """A Content-Security-Policy that lets nothing in from elsewhere, and no framing."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self.headers = [
+            (b"content-security-policy", content_security_policy().encode()),
+            (b"x-content-type-options", b"nosniff"),
+            (b"referrer-policy", b"same-origin"),
+            (b"x-frame-options", b"DENY"),
+        ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                names = {name.lower() for name, _ in message.get("headers", [])}
+                added = [header for header in self.headers if header[0] not in names]
+                message = {**message, "headers": [*message.get("headers", []), *added]}
+            await send(message)
+
+        await self.app(scope, receive, sending)
+
+
+def content_security_policy() -> str:
+    """Own scripts only; Streamlit's one inline script by its hash; components arrive as blobs; styles are made at run time."""
+    page = (Path(st.__file__).parent / "static" / "index.html").read_text(encoding="utf-8")
+    inline = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in inline)
+    return (
+        f"default-src 'self'; script-src 'self' blob: {hashes}; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+        "font-src 'self' data:; connect-src 'self' ws: wss:; worker-src 'self' blob:; object-src 'none'; base-uri 'self'; "
+        "form-action 'self'; frame-ancestors 'none'"
+    )
+
+
+def free_port(host: str, wanted: int) -> int:
+    """`wanted`, or the next port that can be bound on this address. Raises OSError when there is none."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for port in range(wanted, min(wanted + PORTS_TRIED, 65536)):
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                if error.errno != 98 and sys.platform == "linux":
+                    raise OSError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+                continue
+            return port
+    raise OSError(f"no free port on {host} from {wanted} to {wanted + PORTS_TRIED}")
+
+
+def committed_config() -> dict[str, Any]:
+    """`.streamlit/config.toml` as options, wherever the command was started from."""
+
+    def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+        for name, value in table.items():
+            if isinstance(value, dict):
+                yield from flat(value, f"{prefix}{name}.")
+            else:
+                yield f"{prefix}{name}", value
+
+    return dict(flat(tomllib.loads((ROOT / ".streamlit" / "config.toml").read_text(encoding="utf-8"))))
+
+
+def make_app() -> st.App:
+    """The ASGI app; `configure` must have been called, and `assets.place_under` where there is a base path."""
+    return st.App(
+        ROOT / "pages" / "main.py",
+        lifespan=warm_start,
+        routes=[Route("/healthz", healthz), Route("/metrics", metrics), *assets.asset_routes()],
+        middleware=[Middleware(SecurityHeaders)],
+    )
+
+
+def run_ui(
+    source_spec: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8501,
+    config_path: Path | None = None,
+    scope: Mapping[str, str] | None = None,
+) -> None:
+    """Serve the console until it is stopped. A taken port is stepped over and the chosen one printed.
+
+    Raises SettingsError for a configuration that cannot be used, OSError when no port is free.
+    """
+    settings = Settings.load(config_path, os.environ)
+    configure(console_of(source_spec, settings, os.environ, scope))
+    assets.place_under(settings.server.base_path)
+    chosen = free_port(host, port)
+    if chosen != port:
+        print(f"port {port} is taken, the console is on {chosen}", flush=True)
+    if host not in LOOPBACK:
+        print(f"the console listens on {host}: whoever reaches this address sees it", flush=True)
+    shown = f"[{host}]" if ":" in host else host
+    path = f"/{settings.server.base_path}" if settings.server.base_path else ""
+    print(f"pagewatch is on http://{'127.0.0.1' if host in ('0.0.0.0', '::') else shown}:{chosen}{path}", flush=True)
+    options = committed_config() | {
+        "server.address": host,
+        "server.port": chosen,
+        "server.baseUrlPath": settings.server.base_path,
+        "server.allowedHosts": [] if host in ("0.0.0.0", "::") else [*LOOPBACK[:2], host],
+    }
+    make_app().run(config=options)
+
+
+def main(arguments: list[str]) -> None:
+    """`python app.py [--demo ...]`: the demo is the command line's, the console alone is served from here."""
+    if "--demo" in arguments:
+        rest = [argument for argument in arguments if argument != "--demo"]
+        os.execv(sys.executable, [sys.executable, str(ROOT / "cli.py"), "demo", *rest])
+    if arguments:
+        print("pagewatch: python app.py takes --demo; for more use the command: pagewatch ui --help", file=sys.stderr)
+        raise SystemExit(2)
+    run_ui("", host="127.0.0.1")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+elif os.environ.get("PAGEWATCH_SOURCE"):  # `streamlit run app.py`
+    configure(
+        console_of("", Settings.load(None, os.environ), os.environ, json.loads(os.environ.get("PAGEWATCH_SCOPE", "{}")))
+    )
+    app = make_app()

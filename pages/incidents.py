@@ -1,0 +1,5 @@
+"""incidents"""
+
+from pages.ui.frame import live_page
+
+live_page(lambda here: None)

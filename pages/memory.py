@@ -1,0 +1,5 @@
+"""memory"""
+
+from pages.ui.frame import live_page
+
+live_page(lambda here: None)

@@ -1,0 +1,5 @@
+"""replica"""
+
+from pages.ui.frame import live_page
+
+live_page(lambda here: None)

@@ -1,0 +1,77 @@
+// Numbers, times and elements. Whatever comes from outside enters the page through textContent only.
+
+const three = (value) => {
+  if (value === 0) return "0"
+  const places = Math.min(4, Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value)))))
+  return String(Number(value.toFixed(places)))
+}
+
+export function digits(value) {
+  const size = Math.abs(value)
+  if (size >= 999500) return `${three(value / 1e6)}M`
+  if (size >= 9995) return `${three(value / 1e3)}k`
+  return three(value)
+}
+
+export function format(value, unit) {
+  if (value === null || Number.isNaN(value)) return "no data"
+  if (!Number.isFinite(value)) return value > 0 ? "no bound" : "-"
+  if (unit === "s") return Math.abs(value) > 0 && Math.abs(value) < 0.9995 ? `${digits(value * 1000)} ms` : `${digits(value)} s`
+  if (unit === "ratio") return `${digits(value * 100)} %`
+  return unit ? `${digits(value)} ${unit}` : digits(value)
+}
+
+// "250-500 ms", "> 10 s", "up to 1 ms"
+export function between(low, high, unit) {
+  if (Number.isNaN(low) && Number.isNaN(high)) return "no data"
+  if (!Number.isFinite(high)) return `> ${format(low, unit)}`
+  if (!Number.isFinite(low) || low === 0) return `up to ${format(high, unit)}`
+  const [a, aUnit] = format(low, unit).split(/ (.*)/)
+  const [b, bUnit] = format(high, unit).split(/ (.*)/)
+  return aUnit === bUnit ? `${a}-${b} ${b === undefined ? "" : bUnit ?? ""}`.trim() : `${a} ${aUnit ?? ""}-${b} ${bUnit ?? ""}`
+}
+
+const pad = (n) => String(n).padStart(2, "0")
+
+export function clock(ms, seconds = true) {
+  const at = new Date(ms)
+  return `${pad(at.getUTCHours())}:${pad(at.getUTCMinutes())}${seconds ? `:${pad(at.getUTCSeconds())}` : ""}`
+}
+
+export function instant(ms) {
+  return new Date(ms).toISOString().replace(".000Z", "Z")
+}
+
+export function age(seconds) {
+  if (seconds < 120) return `${Math.max(0, Math.floor(seconds))} s`
+  return seconds < 7200 ? `${Math.floor(seconds / 60)} min` : `${Math.floor(seconds / 3600)} h`
+}
+
+export function make(tag, className, parent, text) {
+  const node = document.createElement(tag)
+  if (className) node.className = className
+  if (text !== undefined) node.textContent = text
+  parent?.append(node)
+  return node
+}
+
+export function button(className, parent, text, label, act) {
+  const node = make("button", className, parent, text)
+  node.type = "button"
+  if (label) { node.setAttribute("aria-label", label); node.title = label }
+  node.addEventListener("click", act)
+  return node
+}
+
+// A link that stays inside the session on a plain click and is a real address for everything else.
+export function link(className, parent, text, href, open) {
+  const node = make("a", className, parent, text)
+  node.href = href
+  node.addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return
+    event.preventDefault()
+    event.stopPropagation()
+    open(href)
+  })
+  return node
+}

@@ -1,0 +1,252 @@
+"""The only place where pages meet collectors and runbooks: sources held once per process, answers shared between sessions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from collectors.capsule import Capsule, CapsuleSource
+from collectors.figures import Line, Panel
+from collectors.fleet import fleet_picture
+from collectors.fleet_picture import FleetPicture
+from collectors.latency import latency_picture
+from collectors.latency_picture import LatencyPicture
+from collectors.refresh import PictureCache, quantised_ms
+from collectors.scope import ScopedSource
+from collectors.settings import Settings
+from collectors.source import Source, SourceBroken, SourceError
+from collectors.sources import capsule_of, open_source
+from pages.ui import library
+from pages.ui.charts import Mark
+from pages.ui.console import console
+from pages.ui.theme import SlotMemory
+from pages.ui.view import Extent, View, read
+from runbooks.diagnosis import diagnose
+from runbooks.engine import Answer, walk
+from runbooks.findings import Walk
+from runbooks.verdicts import Diagnosis
+
+SLOWEST_REFRESH_MS, FASTEST_REFRESH_MS = 30_000, 5_000
+
+
+@dataclass
+class Held:
+    """A source that was opened, once for the whole process."""
+
+    key: str
+    source: Source
+    capsule: Capsule | None
+    slots: SlotMemory = field(default_factory=SlotMemory)
+    scrape_ms: int = FASTEST_REFRESH_MS
+
+    @property
+    def extent(self) -> Extent | None:
+        if self.capsule is None:
+            return None
+        manifest = self.capsule.manifest
+        intervals = [replica.scrape_interval_ms for replica in manifest.replicas if replica.scrape_interval_ms > 0]
+        return Extent(manifest.window.start_ms, manifest.window.end_ms, min(intervals, default=15_000))
+
+    @property
+    def refresh_ms(self) -> int:
+        """How often a live page looks again: with the scrapes, within bounds."""
+        return max(FASTEST_REFRESH_MS, min(SLOWEST_REFRESH_MS, self.scrape_ms))
+
+
+_held: dict[str, Held] = {}
+_opening = threading.Lock()
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Seen(Generic[T]):
+    """What a page gets: a value (fresh, or the last good one) and, when the source failed, why, since when, and when it is asked next."""
+
+    value: T | None
+    error: SourceError | None = None
+    failing_since_ms: int | None = None
+    retry_ms: int | None = None
+
+
+def settings_clock_ms() -> int:
+    """The console's clock."""
+    return console().clock()
+
+
+def _now_ms() -> int:
+    return console().clock()
+
+
+class Pictures:
+    """Everything that sessions share; bounded."""
+
+    def __init__(self) -> None:
+        self.fleets: PictureCache[FleetPicture] = PictureCache(_now_ms, size=48)
+        self.latencies: PictureCache[LatencyPicture] = PictureCache(_now_ms, size=24)
+        self.diagnoses: PictureCache[Diagnosis] = PictureCache(_now_ms, size=160)
+        self.panels: PictureCache[Panel] = PictureCache(_now_ms, size=96)
+        self.walks: PictureCache[Walk] = PictureCache(_now_ms, size=64)
+
+
+_pictures = Pictures()
+
+
+def forget_all() -> None:
+    """Drop every source and picture; for tests and after the console was configured anew."""
+    global _pictures
+    with _opening:
+        _held.clear()
+    _pictures = Pictures()
+
+
+def _seen(cache: PictureCache[T], subject: Hashable, version: Hashable, make: Callable[[], T]) -> Seen[T]:
+    try:
+        shown = cache.get(subject, version, make)
+    except SourceError as error:
+        return Seen(None, error)
+    return Seen(shown.picture, shown.failure, shown.failed_since_ms, shown.retry_ms)
+
+
+def settings() -> Settings:
+    return console().settings
+
+
+def held(key: str = "") -> Held:
+    """The opened source of that name ('' = the console's own). Raises SourceError; a failure is tried again at the next call."""
+    with _opening:
+        if key in _held:
+            return _held[key]
+        here = console()
+        if key:
+            spec = str(library.path_of(key))
+        elif here.source_spec:
+            spec = here.source_spec
+        else:
+            raise SourceBroken(
+                "no source was given", "Start with: pagewatch ui --source URL_OR_INCIDENT_FILE, or try: pagewatch demo"
+            )
+        source = open_source(spec, here.settings, here.scope)
+        _held[key] = Held(key, source, capsule_of(source))
+        return _held[key]
+
+
+def is_replay(key: str) -> bool:
+    return held(key).capsule is not None
+
+
+def view_of(params: Mapping[str, str], play: Mapping[str, Any] | None, speed: int = 10) -> View:
+    """The view that an address asks for, on the clock of its source; live instants stand on the refresh grid."""
+    source = held(params.get("source", "")[:200])
+    view = read(params, _now_ms(), source.extent, play, speed)
+    if view.mode == "live":
+        return replace(view, at_ms=quantised_ms(view.at_ms, source.refresh_ms))
+    return view
+
+
+def source_at(view: View) -> Source:
+    """The source as of the view's instant: a replay knows nothing after its cursor."""
+    source = held(view.source_key)
+    if source.capsule is None:
+        return source.source
+    replayed: Source = CapsuleSource(source.capsule, view.at_ms)
+    return ScopedSource(replayed, source.source.scope) if isinstance(source.source, ScopedSource) else replayed
+
+
+def _subject(view: View, *more: object) -> tuple[object, ...]:
+    return (view.source_key, view.mode == "live", view.span_ms, *more)
+
+
+def fleet(view: View) -> Seen[FleetPicture]:
+    """The Fleet page's picture; the last good one when the source does not answer."""
+
+    def compute() -> FleetPicture:
+        picture = fleet_picture(source_at(view), view.window, settings())
+        if picture.scrape_interval_seconds:
+            held(view.source_key).scrape_ms = round(picture.scrape_interval_seconds * 1000)
+        return picture
+
+    return _seen(_pictures.fleets, _subject(view), (view.at_ms, view.window.start_ms), compute)
+
+
+def diagnosis(view: View) -> Seen[Diagnosis]:
+    """What is wrong at the view's instant, computed once per source and instant."""
+    subject = (view.source_key, view.mode == "live")
+    return _seen(_pictures.diagnoses, subject, view.at_ms, lambda: diagnose(source_at(view), view.at_ms, settings()))
+
+
+def latency(view: View, signal: str) -> Seen[LatencyPicture]:
+    """The Latency page's picture; `signal` is the histogram of heat map, ranking and comparison."""
+
+    def compute() -> LatencyPicture:
+        return latency_picture(source_at(view), view.window, settings(), signal)
+
+    return _seen(_pictures.latencies, _subject(view, signal), (view.at_ms, view.window.start_ms), compute)
+
+
+def walked(
+    view: View, runbook_id: str, instance: str | None, engine: str | None, answers: Mapping[str, Answer]
+) -> Seen[Walk]:
+    """A walk of the runbook at the view's instant. Raises RunbookError for an unknown runbook or place."""
+    answered = tuple(sorted((step, answer.value, answer.log) for step, answer in answers.items()))
+
+    def compute() -> Walk:
+        found = diagnosis(view)
+        return walk(
+            runbook_id, source_at(view), view.at_ms, settings(), instance, engine,
+            answers=answers, diagnosis=found.value if found.error is None else None,
+        )  # fmt: skip
+
+    subject = (view.source_key, view.mode == "live", runbook_id, instance, engine)
+    return _seen(_pictures.walks, subject, (view.at_ms, answered), compute)
+
+
+def slots_of(view: View, names: Sequence[str]) -> dict[str, int | None]:
+    """The colour slot of each replica, worst first; the same on every page."""
+    return held(view.source_key).slots.of(names, names)
+
+
+def drawn(view: View, promql: str, unit: str) -> Seen[Panel]:
+    """A runbook's own query over the view's window, as a panel; one line per series."""
+    window = view.window
+
+    def compute() -> Panel:
+        frame = source_at(view).range(promql, window)
+        lines = tuple(
+            Line(_series_name(labels), values) for labels, values in zip(frame.labels, frame.values, strict=True)
+        )
+        status: Any = "value" if lines else "no_data"
+        return Panel("evidence", unit, window, lines, (promql,), status, tainted=frame.warnings)
+
+    return _seen(_pictures.panels, _subject(view, promql), (view.at_ms, window.start_ms), compute)
+
+
+def _series_name(labels: Mapping[str, str]) -> str:
+    kept = {name: value for name, value in labels.items() if name not in ("__name__", "job", "model_name")}
+    if set(kept) <= {"instance", "engine"}:
+        return " rank ".join(value for name in ("instance", "engine") if (value := kept.get(name))) or "value"
+    return ", ".join(f"{name}={value}" for name, value in sorted(kept.items()))
+
+
+def incident_file(key: str) -> Path | None:
+    """The path behind a source of the library or the console's own capsule; None for a live source."""
+    try:
+        found = held(key)
+    except SourceError:
+        return None
+    return found.capsule.path if found.capsule is not None else None
+
+
+def newest_age_seconds(picture: FleetPicture) -> float | None:
+    """Age of the newest sample of any replica at the picture's instant; None when none has come yet."""
+    return min((row.age_seconds for row in picture.replicas if row.age_seconds is not None), default=None)
+
+
+def story(key: str) -> tuple[Mark, ...]:
+    """Marks over the whole recording: what its manifest names."""
+    capsule = held(key).capsule
+    if capsule is None:
+        return ()
+    return tuple(Mark(mark.text or mark.kind, mark.at_ms, tone="text") for mark in capsule.manifest.marks)

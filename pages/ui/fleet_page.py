@@ -1,0 +1,69 @@
+"""The Fleet page on its view: status strip, tiles, charts, replica table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from pages.ui import charts, data, nav, states, view
+from pages.ui.fleet_view import COLUMNS, Scene, answers, panels, rows, tiles
+from pages.ui.frame import gestures
+from pages.ui.marks import marks_of
+from pages.ui.table import table
+from pages.ui.tiles import status_strip, tile_row
+from pages.ui.view import View
+
+
+def scene_of(here: View) -> Scene | None:
+    """The scene of this view, None when there is no picture at all."""
+    seen = data.fleet(here)
+    if seen.value is None:
+        return None
+    found = data.diagnosis(here).value
+    kept = view.kept()
+    slots = data.slots_of(here, [row.key for row in seen.value.replicas])
+    marks = marks_of(seen.value, found, kept, here.at_ms)
+    return Scene(seen.value, found, data.settings(), slots, here.axis, kept, marks)
+
+
+def draw(here: View) -> None:
+    """The whole page; each part fails alone."""
+    scene = scene_of(here)
+    if scene is None:
+        return
+    dim = data.fleet(here).error is not None
+    if not scene.picture.replicas:
+        states.empty(
+            "No replica seen",
+            "The source answers, but has no vLLM metrics in this range.",
+            "Check what it scrapes with: pagewatch doctor",
+        )
+        return
+    with states.section("The status strip"):
+        status_strip(answers(scene), dim=dim)
+    with states.section("The tiles"):
+        tile_row(tiles(scene), dim=dim)
+    for finding in scene.picture.findings:
+        states.line("warn", finding.text, ", ".join(finding.where))
+    drawn = []
+    with states.section("The charts"):
+        drawn = grid(panels(scene), "fleet", dim=dim)
+    opened = None
+    with states.section("The replica table"):
+        older = max(0, data.settings_clock_ms() - scene.picture.at_ms) / 1000 if dim else 0.0
+        opened = table(COLUMNS, rows(scene, older), key="replicas", dim=dim)
+    gestures(here, drawn)
+    if opened:
+        nav.follow(opened)
+
+
+def grid(panels_: Sequence[charts.Panel], name: str, *, dim: bool = False) -> list[object]:
+    """Charts two in a row, row by row, so that a phone stacks them in reading order."""
+    drawn: list[object] = []
+    for first in range(0, len(panels_), 2):
+        for column, number in zip(st.columns(2, gap="small"), range(first, min(first + 2, len(panels_))), strict=False):
+            with column, states.section(panels_[number].title):
+                payload = charts.pack(panels_[number], group=name, dim=dim)
+                drawn.append(charts.live_chart(payload, key=f"{name}_{number}"))
+    return drawn

@@ -1,0 +1,113 @@
+"""The incident files that this console knows: those in its folder, and the neighbours of the file it was started with."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from collectors.capsule import SUFFIX, read_capsule
+from collectors.capsule_file import open_parts
+from collectors.convert import import_file
+from collectors.manifest import Manifest
+from collectors.source import SourceBroken, SourceError
+from pages.ui.console import console
+
+LISTED = 200
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One incident file; `manifest` is None and `problem` says why when it cannot be opened."""
+
+    key: str
+    path: Path
+    size_bytes: int
+    manifest: Manifest | None
+    problem: str = ""
+
+
+_manifests: dict[tuple[str, int, int], tuple[Manifest | None, str]] = {}
+
+
+def folders() -> list[Path]:
+    here = console()
+    found = [here.incidents_folder]
+    own = Path(here.source_spec).expanduser() if here.source_spec and "://" not in here.source_spec else None
+    if own is not None and own.exists() and own.parent.resolve() not in [folder.resolve() for folder in found]:
+        found.append(own.parent)
+    return found
+
+
+def files() -> dict[str, Path]:
+    """Key (the file's name) -> path; the console's own folder wins over neighbours."""
+    found: dict[str, Path] = {}
+    for folder in folders():
+        for path in sorted(folder.glob(f"*{SUFFIX}"))[:LISTED] if folder.is_dir() else []:
+            if path.name not in found and (path.is_file() or path.is_dir()):
+                found[path.name] = path
+    return found
+
+
+def path_of(key: str) -> Path:
+    """The file behind a key out of an address: looked up, never joined. Raises SourceBroken."""
+    try:
+        return files()[key]
+    except KeyError:
+        raise SourceBroken(f"no incident file {key[:80]!r} here", "Open one from the Incidents page") from None
+
+
+def entries() -> list[Entry]:
+    """Every incident file with its manifest, newest incident first."""
+    found = []
+    for key, path in files().items():
+        stat = path.stat()
+        seen = (str(path), stat.st_mtime_ns, stat.st_size)
+        if seen not in _manifests:
+            if len(_manifests) > 2 * LISTED:
+                _manifests.clear()
+            try:
+                _manifests[seen] = (open_parts(path)[0], "")
+            except SourceError as error:
+                _manifests[seen] = (None, str(error))
+        manifest, problem = _manifests[seen]
+        found.append(Entry(key, path, stat.st_size, manifest, problem))
+    return sorted(found, key=lambda entry: -(entry.manifest.window.start_ms if entry.manifest else 0))
+
+
+def take_in(name: str, content: bytes) -> str:
+    """Keep an uploaded recording or incident file in the console's folder; its key. Raises SourceError, and then keeps nothing."""
+    folder = console().incidents_folder
+    folder.mkdir(parents=True, exist_ok=True)
+    key = free_key(folder, name)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".upload-") as place:
+        given = Path(place) / (Path(key).stem + _suffixes(name))
+        given.write_bytes(content)
+        if content[:2] == b"PK":
+            read_capsule(given)
+            os.replace(given, folder / key)
+        else:
+            import_file(given, folder / key)
+    return key
+
+
+def free_key(folder: Path, name: str, taken: Sequence[str] = ()) -> str:
+    """A file name of harmless characters that is not there yet."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(name).name).strip(".-")
+    for suffix in (SUFFIX, ".gz", ".json", ".jsonl", ".txt", ".om", ".prom", ".parquet"):
+        stem = stem.removesuffix(suffix)
+    stem = stem[:80] or "incident"
+    number = 1
+    while True:
+        key = f"{stem}{'' if number == 1 else f'-{number}'}{SUFFIX}"
+        if not (folder / key).exists() and key not in taken:
+            return key
+        number += 1
+
+
+def _suffixes(name: str) -> str:
+    kept = [suffix for suffix in Path(name).suffixes[-2:] if re.fullmatch(r"\.[A-Za-z0-9]{1,10}", suffix)]
+    return "".join(kept)

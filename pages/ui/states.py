@@ -1,0 +1,56 @@
+"""What a page says when there is nothing to draw, and how one broken panel stays one broken panel."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import streamlit as st
+
+from collectors.source import SourceError
+from pages.ui.markup import Markup, icon, tag
+
+LOG = logging.getLogger("pagewatch.pages")
+
+
+def empty(word: str, why: str, next_step: str = "") -> None:
+    """A whole section without data: the word, the cause, the next thing to try."""
+    st.html(tag("div", tag("strong", word), tag("span", why), tag("span", next_step), class_="pw-empty"))
+
+
+def line(level: str, *parts: str | Markup) -> None:
+    """One quiet line with its level's shape."""
+    st.html(tag("div", icon(level), *(p if isinstance(p, Markup) else tag("span", p) for p in parts), class_="pw-line", data_tone=level))  # fmt: skip
+
+
+def trouble(what: str, cause: str, next_step: str = "") -> None:
+    """A section that failed: what, why, what to try."""
+    st.html(
+        tag(
+            "div",
+            icon("bad"),
+            tag("strong", what),
+            tag("span", cause),
+            tag("span", next_step) if next_step else None,
+            class_="pw-trouble",
+            role="alert",
+        )
+    )
+
+
+@contextmanager
+def section(what: str) -> Iterator[None]:
+    """Whatever goes wrong inside is shown in this place, and the rest of the page stands.
+
+    Streamlit's own control flow is no Exception and passes through.
+    """
+    try:
+        yield
+    except SourceError as error:
+        trouble(f"{what}: no answer.", error.cause, error.next_step)
+    except Exception as error:
+        LOG.exception("%s could not be drawn", what)
+        trouble(
+            f"{what} could not be drawn.", f"{type(error).__name__}: {error}"[:300], "The rest of the page is not affected; the log has the details."
+        )  # fmt: skip
