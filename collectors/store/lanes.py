@@ -19,6 +19,8 @@ import numpy.typing as npt
 from collectors.model import STALE_BITS, Floats, Int64s
 from collectors.store.packing import NO_SAMPLE, NO_SAMPLE_BITS, Columns, PackedColumns, bits_of, pack
 
+Mask = npt.NDArray[np.bool_]
+
 SEAL_ROWS = 512
 """Rows of a sealed chunk: 43 minutes at 5 s. Longer packs better, shorter leaves less lying open."""
 
@@ -30,7 +32,7 @@ class DecodedCache:
 
     def __init__(self, limit_bytes: int = 64 << 20) -> None:
         self._limit = limit_bytes
-        self._held: OrderedDict[tuple[int, bytes], Floats] = OrderedDict()
+        self._held: OrderedDict[tuple[int, bytes], tuple[Floats, Mask]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -38,8 +40,8 @@ class DecodedCache:
     def nbytes(self) -> int:
         return self._bytes
 
-    def decode(self, chunk: Chunk, columns: Columns) -> Floats:
-        """Columns of a chunk, read-only."""
+    def decode(self, chunk: Chunk, columns: Columns) -> tuple[Floats, Mask]:
+        """Columns of a chunk, read-only, and which of them have gaps or markers."""
         key = (chunk.serial, columns.tobytes())
         with self._lock:
             held = self._held.get(key)
@@ -47,14 +49,15 @@ class DecodedCache:
                 self._held.move_to_end(key)
                 return held
         values = chunk.decode(columns)
+        decoded = values, ~chunk.clean(columns)
         with self._lock:
             if key not in self._held and values.nbytes <= self._limit // 4:
-                self._held[key] = values
+                self._held[key] = decoded
                 self._bytes += values.nbytes
                 while self._bytes > self._limit:
-                    _, dropped = self._held.popitem(last=False)
+                    _, (dropped, _) = self._held.popitem(last=False)
                     self._bytes -= dropped.nbytes
-        return values
+        return decoded
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ class Chunk:
     """Sealed rows of a lane. `place[c]` is the packed column of the lane's column c, -1 where it has no sample here."""
 
     serial: int
+    start_ms: int
+    end_ms: int
     times_ms: Int64s
     place: npt.NDArray[np.int32]
     packed: PackedColumns
@@ -320,18 +325,22 @@ class Lane:
         parts: list[tuple[Int64s, Floats]] = []
         dirty = np.zeros(len(columns), dtype=bool)
         for chunk in chunks:
-            if chunk.times_ms[-1] < start_ms or chunk.times_ms[0] > end_ms:
+            if chunk.end_ms < start_ms or chunk.start_ms > end_ms:
+                continue
+            values, gaps = cache.decode(chunk, columns)
+            dirty = dirty | gaps
+            if start_ms <= chunk.start_ms and chunk.end_ms <= end_ms:
+                parts.append((chunk.times_ms, values))
                 continue
             a, b = _span(chunk.times_ms, start_ms, end_ms)
-            if a < b:
-                parts.append((chunk.times_ms[a:b], cache.decode(chunk, columns)[:, a:b]))
-                dirty |= ~chunk.clean(columns)
+            parts.append((chunk.times_ms[a:b], values[:, a:b]))
         if rows and head.times_ms[0] <= end_ms and head.times_ms[rows - 1] >= start_ms:
             a, b = _span(head.times_ms[:rows], start_ms, end_ms)
             if a < b:
-                values, special = _open_columns(head, columns, a, b)
+                values, gaps = _open_columns(head, columns, a, b)
                 parts.append((head.times_ms[a:b], values))
-                dirty |= special
+                dirty = dirty | gaps
+        parts = [part for part in parts if len(part[0])]
         if not parts:
             return None
         if len(parts) == 1:
@@ -362,7 +371,9 @@ def _span(times_ms: Int64s, start_ms: int, end_ms: int) -> tuple[int, int]:
 def _sealed(times_ms: Int64s, values: Floats) -> Chunk:
     alive = (bits_of(values) != np.uint64(NO_SAMPLE_BITS)).any(axis=1)
     place = np.where(alive, np.cumsum(alive) - 1, -1).astype(np.int32)
-    return Chunk(next(_serials), np.array(times_ms, dtype=np.int64), place, pack(np.ascontiguousarray(values[alive])))
+    times_ms = np.array(times_ms, dtype=np.int64)
+    packed = pack(np.ascontiguousarray(values[alive]))
+    return Chunk(next(_serials), int(times_ms[0]), int(times_ms[-1]), times_ms, place, packed)
 
 
 def lanes_bytes(lanes: Iterable[Lane]) -> int:

@@ -35,7 +35,7 @@ from collectors.store.promql.notes import Notes
 from collectors.store.promql.parsing import SET_OPERATORS
 from collectors.store.promql.relabelling import valid_label_name
 from collectors.store.promql.windows import Windows
-from collectors.store.selection import Selection, empty_selection, from_series, select
+from collectors.store.selection import Selection, Strip, empty_selection, from_series, select
 from collectors.store.series import EMPTY
 
 N = TypeVar("N", Call, Aggregate)
@@ -301,17 +301,7 @@ class Evaluator:
         if not value.labels:
             return empty_selection()
         if value.present is None:
-            rows = np.arange(len(value.labels), dtype=np.int64)
-            one = np.zeros(1, dtype=np.int64)
-            return Selection(
-                value.labels,
-                np.ascontiguousarray(value.values).ravel(),
-                rows * len(times),
-                rows * 0,
-                times,
-                one,
-                one + len(times),
-            )
+            return Selection(value.labels, (Strip(times, value.values, np.arange(len(value.labels))),))
         return from_series(
             [
                 (one, times[held], values[held])

@@ -47,7 +47,9 @@ UNSUPPORTED: dict[str, str] = {
 # ---- functions of a range vector
 
 
-def _over_windows(windows: Windows, values: Floats, known: Mask, steps: Steps, *, keep_name: bool = False) -> Grid:
+def _over_windows(
+    windows: Windows, values: Floats, known: Mask | None, steps: Steps, *, keep_name: bool = False
+) -> Grid:
     found = grid(windows.selection.labels, values, known)
     return spread(found if keep_name else nameless(found, per_step=False), steps.count)
 
@@ -60,7 +62,8 @@ def _rate(counter: bool, per_second: bool) -> Function:
         if counter:
             for name in {one.get(METRIC_NAME) for one in windows.selection.labels}:
                 ev.notes.not_a_counter(name)
-        values, known = rates.extrapolated(windows, counter=counter, per_second=per_second, zero_cut_first=ev.legacy)
+        zero: rates.ZeroCut | None = None if not counter else "first" if ev.legacy else "last"
+        values, known = rates.extrapolated(windows, zero=zero, per_second=per_second)
         return _over_windows(windows, values, known, steps)
 
     return call

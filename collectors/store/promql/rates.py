@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 
 from collectors.model import Floats
 from collectors.store.promql.windows import Mask, Windows
+from collectors.store.selection import Strip
 
 Indices = npt.NDArray[np.int64]
 
@@ -14,74 +18,135 @@ EXTRAPOLATION_REACH = 1.1
 """A sample is 'close' to the window's edge up to this many mean sample distances (promql/functions.go)."""
 
 
-def extrapolated(windows: Windows, *, counter: bool, per_second: bool, zero_cut_first: bool) -> tuple[Floats, Mask]:
-    """rate (counter, per second), increase (counter) or delta of each window, and where it is known (two samples).
+@dataclass(frozen=True)
+class Edges:
+    """What extrapolation needs to know of each window, by timeline and step: seconds, and where two samples are."""
 
-    `zero_cut_first` is Prometheus 2.x: the way back to zero is cut before it is asked whether the edge is close.
-    """
-    known_lines = windows.line_count > 1
-    first_ms = windows.time_of_line_row(windows.line_low)
-    last_ms = windows.time_of_line_row(np.maximum(windows.line_high - 1, 0))
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+    known: Mask
+    sampled: Floats
+    apart: Floats
+    reach: Floats
+    to_start: Floats
+    to_end: Floats
+
+    @classmethod
+    def of(cls, windows: Windows) -> Edges:
+        """The edges of all windows; where there are fewer than two samples the seconds mean nothing."""
+        known = windows.line_count > 1
+        first_ms = windows.time_of_line_row(windows.line_low)
+        last_ms = windows.time_of_line_row(np.maximum(windows.line_high - 1, 0))
+        sampled = np.where(known, (last_ms - first_ms) / 1000, 1.0)
+        apart = sampled / np.maximum(windows.line_count - 1, 1)
         to_start = (first_ms - (windows.ends_ms - windows.range_ms)) / 1000
         to_end = (windows.ends_ms - last_ms) / 1000
-        sampled = np.where(known_lines, (last_ms - first_ms) / 1000, 1.0)
-        apart = sampled / np.maximum(windows.line_count - 1, 1)
         reach = apart * EXTRAPOLATION_REACH
-        to_end = np.where(to_end >= reach, apart / 2, to_end)
-        far = to_start >= reach
-        if not (counter and zero_cut_first):
-            to_start = np.where(far, apart / 2, to_start)
+        return cls(known, sampled, apart, reach, to_start, np.where(to_end >= reach, apart / 2, to_end))
 
-        start_value = windows.value_at(windows.first)
-        gain = windows.value_at(windows.last) - start_value
-        if counter:
-            add_resets(windows, gain)
-            spread = windows.by_series
-            sampled_all, start_all = spread(sampled), spread(to_start)
-            to_zero = sampled_all * (start_value / gain)
-            nearer = (gain > 0) & (start_value >= 0) & (to_zero < start_all)
-            start = np.where(nearer, to_zero, start_all)
-            if zero_cut_first:
-                start = np.where(start < spread(reach), start, spread(apart) / 2)
-            factor = (sampled_all + start + spread(to_end)) / sampled_all
+    def spread(self, windows: Windows) -> Edges:
+        """The same by series and step."""
+        by = windows.by_series
+        return Edges(
+            by(self.known), by(self.sampled), by(self.apart), by(self.reach), by(self.to_start), by(self.to_end)
+        )
+
+    def at(self, line: int) -> Edges:
+        """The same of one timeline."""
+        return Edges(*(part[line] for part in vars(self).values()))
+
+    def factor(self, to_start: Floats, zero: ZeroCut | None) -> Floats:
+        """What to multiply a gain with, by how far the extrapolation reaches back."""
+        if zero == "first":
+            to_start = np.where(to_start < self.reach, to_start, self.apart / 2)
+        return np.asarray((self.sampled + to_start + self.to_end) / self.sampled)
+
+
+ZeroCut = Literal["first", "last"]
+"""When the way back to a counter's zero bounds the extrapolation: before (2.x) or after (3.x) 'is the edge close'."""
+
+WIDE = 4
+"""From this many series a timeline on, each timeline is computed by itself: its edges then need no copies."""
+
+
+def extrapolated(windows: Windows, *, zero: ZeroCut | None, per_second: bool) -> tuple[Floats, Mask | None]:
+    """rate (per second) or increase of a counter, or, without `zero`, delta of each window.
+
+    The mask says where it is known (two samples); None where it is everywhere.
+    """
+    edges = Edges.of(windows)
+    if zero != "first":
+        edges = replace(edges, to_start=np.where(edges.to_start >= edges.reach, edges.apart / 2, edges.to_start))
+    seconds = windows.range_ms / 1000 if per_second else 1.0
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        if windows.shape[0] >= WIDE * max(1, windows.selection.lines):
+            values = np.empty(windows.shape)
+            for line, strip in enumerate(windows.selection.strips):
+                values[strip.places] = _of_strip(windows, line, strip, edges.at(line), zero, seconds)
         else:
-            factor = np.asarray(windows.by_series((sampled + to_start + to_end) / sampled), dtype=np.float64)
-        if per_second:
-            factor = factor / (windows.range_ms / 1000)
-        gain *= factor
-    return gain, np.asarray(windows.by_series(known_lines), dtype=bool)
+            first, last = windows.value_at(windows.first), windows.value_at(windows.last)
+            gain = last - first
+            if zero is not None:
+                add_resets(windows, gain)
+            values = _extrapolated(first, gain, edges.spread(windows), zero, seconds)
+    return values, None if edges.known.all() else windows.by_series(edges.known)
 
 
-def reset_positions(windows: Windows) -> Indices:
-    """Flat indices of the samples before which a counter fell."""
-    before, after, same = windows.neighbours()
-    with np.errstate(invalid="ignore"):
-        return np.flatnonzero((after < before) & same) + 1
+def _of_strip(windows: Windows, line: int, strip: Strip, edges: Edges, zero: ZeroCut | None, seconds: float) -> Floats:
+    low = np.minimum(windows.line_low[line], len(strip.times_ms) - 1)
+    high = np.maximum(windows.line_high[line] - 1, 0)
+    first = strip.values.take(low, axis=1)
+    gain = strip.values.take(high, axis=1)
+    gain -= first
+    if zero is not None:
+        fell = strip.values[:, 1:] < strip.values[:, :-1]
+        if fell.any():
+            for row in np.flatnonzero(fell.any(axis=1)):
+                at = np.flatnonzero(fell[row]) + 1
+                gain[row] += _reached_before(at, strip.values[row, at - 1], low, high)
+    return _extrapolated(first, gain, edges, zero, seconds)
+
+
+def _extrapolated(first: Floats, gain: Floats, edges: Edges, zero: ZeroCut | None, seconds: float) -> Floats:
+    """The gain stretched over the window; `first` and `gain` (series, steps), edges of the same shape or (steps,)."""
+    plain = edges.factor(edges.to_start, zero) / seconds
+    if zero is not None:
+        # Rarely is a counter so young that its zero lies inside the window: only there the way to it is worked out.
+        young = (first < gain * (edges.to_start / edges.sampled)) & (first >= 0)
+        if young.any():
+            to_zero = edges.sampled * (first / gain)
+            cut = edges.factor(np.minimum(to_zero, edges.to_start), zero) / seconds
+            return np.asarray(gain * np.where(young, cut, plain))
+    gain *= plain
+    return gain
+
+
+def _reached_before(falls: Indices, reached: Floats, low: Indices, high: Indices) -> Floats:
+    """The sum of what a counter had reached before its falls at rows low < row <= high."""
+    begin = np.searchsorted(falls, low, side="right")
+    end = np.maximum(np.searchsorted(falls, high, side="right"), begin)
+    finite = np.isfinite(reached)
+    prefix = np.concatenate(([0.0], np.cumsum(np.where(finite, reached, 0.0))))
+    total = prefix[end] - prefix[begin]
+    if not finite.all():
+        odd = np.concatenate(([0], np.cumsum(~finite)))
+        total += np.where(odd[end] > odd[begin], np.inf, 0.0)
+    return np.asarray(total)
 
 
 def add_resets(windows: Windows, gain: Floats) -> None:
-    """Add to each window's gain, in place, what its counter had reached before each reset inside the window."""
-    falls = reset_positions(windows)
+    """Add to each window's gain, in place, what its counter had reached before each reset inside the window.
+
+    Only the series that fell are touched; the prefix starts anew for each, so that none blurs another's digits.
+    """
+    before, after, same = windows.neighbours()
+    falls = np.flatnonzero((after < before) & same) + 1
     if not len(falls):
         return
-    reached = windows.selection.values[falls - 1]
-    finite = np.isfinite(reached)
-    # Only the series that fell are touched; the prefix starts anew for each, so that none blurs another's digits.
-    owner = np.searchsorted(np.sort(windows.selection.value_from), falls, side="right") - 1
     order = np.argsort(windows.selection.value_from, kind="stable")
+    owner = np.searchsorted(windows.selection.value_from[order], falls, side="right") - 1
     for row in np.unique(owner):
-        mine = owner == row
-        at, amounts, ok = falls[mine], reached[mine], finite[mine]
-        series = order[row]
-        low = np.searchsorted(at, windows.first[series], side="right")
-        high = np.maximum(np.searchsorted(at, windows.last[series], side="right"), low)
-        prefix = np.concatenate(([0.0], np.cumsum(np.where(ok, amounts, 0.0))))
-        gain[series] += prefix[high] - prefix[low]
-        if not ok.all():
-            odd = np.concatenate(([0], np.cumsum(~ok)))
-            with np.errstate(invalid="ignore"):
-                gain[series] += np.where(odd[high] > odd[low], np.inf, 0.0)
+        series, mine = order[row], falls[owner == row]
+        low, high = windows.first[series], windows.last[series]
+        gain[series] += _reached_before(mine, windows.selection.values[mine - 1], low, high)
 
 
 def last_two(windows: Windows, *, counter: bool, per_second: bool) -> tuple[Floats, Mask]:

@@ -48,8 +48,12 @@ class Windows:
 
     def by_series(self, of_lines: npt.NDArray[T]) -> npt.NDArray[T]:
         """A (timelines, steps) array spread over the series."""
+        return of_lines if self._one_series_a_line else of_lines[self.selection.line_of]
+
+    @cached_property
+    def _one_series_a_line(self) -> bool:
         lines = self.selection.line_of
-        return of_lines if len(lines) == len(of_lines) and (lines == np.arange(len(lines))).all() else of_lines[lines]
+        return len(lines) == self.selection.lines and bool((lines == np.arange(len(lines))).all())
 
     @cached_property
     def count(self) -> Rows:
