@@ -7,6 +7,7 @@ between scrapes. The formulas follow the V1 scheduler of vLLM 0.11.0 (what each 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -87,6 +88,26 @@ class Reading:
     def increase(self, signal: str) -> float:
         return self.rank.increase(signal, *self.recent)
 
+    def common_scrapes(self, signals: Sequence[str], start_ms: int, end_ms: int) -> tuple[int, int] | None:
+        """First and last scrape in [start, end] that brought all of the signals; None when there are not two of them.
+
+        A series that was away for a while brings the growth of that time in one scrape: a balance must not span it.
+        """
+        times = self.rank.times_ms
+        whole = (times >= start_ms) & (times <= end_ms)
+        away = np.zeros(len(times), dtype=bool)
+        for signal in signals:
+            counter = self.rank.counter(signal)
+            values = counter.values if counter is not None else self.rank.gauges.get(signal)
+            if values is None:
+                return None
+            away |= np.isnan(values) & self.replica.answered
+        seen = np.flatnonzero(whole & self.replica.answered)
+        gaps = np.flatnonzero(away[seen])
+        if len(gaps):
+            seen = seen[gaps[-1] + 1 :]
+        return (int(times[seen[0]]), int(times[seen[-1]])) if len(seen) > 1 else None
+
     # ---- queue -------------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -132,6 +153,15 @@ class Reading:
         if len(waiting) < 2 or rate != rate:
             return rate
         return max(0.0, rate + float(waiting[-1] - waiting[0]) * 1000 / max(end_ms - start_ms, 1))
+
+    @cached_property
+    def drains_in_seconds(self) -> float | None:
+        """Time until the queue is empty at the slope of the last two recent windows; None when it does not shrink."""
+        start, end = self.last_ms(2 * self.pace.recent_ms)
+        values = self.rank.gauge("requests_waiting", start, end)
+        if len(values) < 3 or values[-1] >= values[0]:
+            return None
+        return float(values[-1]) * (end - start) / 1000 / float(values[0] - values[-1])
 
     @cached_property
     def ceiling(self) -> float:
@@ -201,6 +231,23 @@ class Reading:
         """Mean number of requests in prefill: rate of first tokens x prefill time (Little)."""
         window = self.last_ms(2 * self.pace.recent_ms)
         return self.rank.rate("time_to_first_token", *window) * self.rank.mean("request_prefill_time", *window)
+
+    @cached_property
+    def steps_per_prefill(self) -> float:
+        """Steps that a prefill takes (prefill time over the token gap, one gap a step); above one, prompts are chunked."""
+        window = self.last_ms(2 * self.pace.recent_ms)
+        gap = self.rank.mean("inter_token_latency", *window)
+        return self.rank.mean("request_prefill_time", *window) / gap if gap > 0 else NAN
+
+    @cached_property
+    def tokens_per_step(self) -> float:
+        """Tokens computed per counted step in the recent window (hits left out); NaN without counted steps."""
+        steps, prompt = self.increase("iteration_tokens"), self.increase("prompt_tokens")
+        hits = self.increase("prefix_cache_hits")
+        if not steps > 0:
+            return NAN
+        computed = max(0.0, prompt - hits) if hits == hits and not self.lookups_inflated else prompt
+        return (computed + self.increase("generation_tokens")) / steps
 
     @cached_property
     def prompt_share(self) -> float:

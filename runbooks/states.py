@@ -9,7 +9,7 @@ import numpy as np
 from collectors.observed import Observations, Replica, index_at
 from runbooks.episodes import holding_since
 from runbooks.reading import Reading
-from runbooks.stillness import stillness
+from runbooks.stillness import frozen_gauges, stillness
 from runbooks.thresholds import Pace
 from runbooks.verdicts import Place, RankState
 
@@ -61,6 +61,9 @@ def _inside(place: Place, reading: Reading | None, replica: Replica, pace: Pace)
         return RankState(place, "stale", still.since_ms, still.evidence[0])
     if still.kind in ("stopped", "blocked", "blocked_perhaps", "deaf"):
         return RankState(place, "stalled", still.since_ms, still.evidence[0])
+    frozen = frozen_gauges(reading)
+    if frozen is not None and frozen.evidence:
+        return RankState(place, "stale", frozen.since_ms, frozen.evidence)
     if reading.work == 0 and reading.silent_ms >= pace.hold_ms:
         return RankState(place, "idle", reading.silent_since_ms)
     if not reading.measures_progress or reading.running != reading.running:

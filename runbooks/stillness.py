@@ -10,7 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from runbooks.reading import Reading
+
+FROZEN_SCRAPES = 8
+"""With one request on board on average, eight scrapes that all show one and the same state are already unlikely."""
 
 Kind = Literal["moving", "unclear", "stopped", "stale", "blocked", "blocked_perhaps", "deaf"]
 """deaf = no work on the gauges, yet requests end over HTTP and none gets a token."""
@@ -63,6 +68,44 @@ def stillness(reading: Reading) -> Stillness:
             (silence, "the gauges move, so steps run; with prefix caching off a retried head leaves no other trace"),
         )
     return _frozen(reading, since, silent_ms, silence)
+
+
+@dataclass(frozen=True)
+class FrozenGauges:
+    """Gauges against traffic: since when they stand still, and the evidence ("" = they move)."""
+
+    since_ms: int
+    evidence: str
+
+
+def frozen_gauges(reading: Reading) -> FrozenGauges | None:
+    """Gauges that stand still to the last digit while requests come and go; None when too few did.
+
+    Expected on board by Little's law: finished requests per second x time in the engine. A gauge at rest on that, over
+    at least eight scrapes in which tokens were made, is not being written any more.
+    """
+    times, usage = reading.series("kv_cache_usage")
+    _, running = reading.series("requests_running")
+    if len(usage) != len(running) or len(usage) < FROZEN_SCRAPES + 1:
+        return None
+    changed = np.flatnonzero((np.diff(usage) != 0) | (np.diff(running) != 0))
+    since = int(times[changed[-1] + 1]) if len(changed) else int(times[0])
+    start, end = max(since, reading.seen_ms - FROZEN_SCRAPES * reading.pace.interval_ms), reading.seen_ms
+    window = (reading.seen_ms - FROZEN_SCRAPES * reading.pace.interval_ms, reading.seen_ms)
+    come = reading.rank.increase("time_to_first_token", *window)
+    gone = reading.rank.increase("requests_finished", *window)
+    stay = reading.rank.mean("request_inference_time", *window)
+    on_board = reading.rank.rate("requests_finished", *window) * stay
+    tokens = reading.rank.counter("generation_tokens")
+    if tokens is None or not come >= FROZEN_SCRAPES or not gone >= FROZEN_SCRAPES or not on_board >= 1:
+        return None
+    if end - start < FROZEN_SCRAPES * reading.pace.interval_ms:
+        return FrozenGauges(since, "")
+    return FrozenGauges(
+        since,
+        f"running {running[-1]:.0f} and KV usage {usage[-1]:.2%} have not moved for {(end - since) / 1000:.0f} s while "
+        f"{come:.0f} requests came and {gone:.0f} went (about {on_board:.0f} on board by Little's law)",
+    )
 
 
 def _frozen(reading: Reading, since: int, silent_ms: int, silence: str) -> Stillness:

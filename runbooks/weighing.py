@@ -19,6 +19,7 @@ PRIORITY = (
     "replica_imbalance",
     "sequence_hog",
     "kv_limited",
+    "replica_restarted",
     "cold_prefix_cache",
     "engine_slow",
     "prefill_limited",
@@ -27,9 +28,10 @@ PRIORITY = (
     "admission_rejects",
     "auth_rejects",
     "client_aborts",
-    "replica_restarted",
 )
 """Nearer to the root first. A cause may only explain one that stands below it, so that two never explain each other."""
+PAST = frozenset({"replica_restarted"})
+"""Told after what holds now."""
 CAPACITY = frozenset({"overload", "seat_limited", "prefill_limited"})
 IMBALANCE = frozenset({"replica_imbalance", "rank_imbalance"})
 CONFIDENCE = ("likely", "possible", "undetermined")
@@ -50,7 +52,9 @@ def weigh(scene: Scene, suspicions: Sequence[Suspicion]) -> tuple[Verdict, ...]:
     consequences = [_behind_imbalance(s, rooted) for s in rooted]
     grouped = _grouped(scene, consequences)
     verdicts = [_verdict(scene, s, symptoms) for s in grouped]
-    verdicts.sort(key=lambda v: (CONFIDENCE.index(v.confidence), PRIORITY.index(v.cause), v.since_ms or 0))
+    verdicts.sort(
+        key=lambda v: (CONFIDENCE.index(v.confidence), v.cause in PAST, PRIORITY.index(v.cause), v.since_ms or 0)
+    )
     return tuple(verdicts)
 
 

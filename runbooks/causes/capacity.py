@@ -26,9 +26,11 @@ def queue_without_kv(scene: Scene) -> list[Suspicion]:
 
 
 def _suspect(reading: Reading) -> Suspicion:
+    draining = reading.drains_in_seconds
+    clears = f"; it drains and clears in about {draining:.0f} s" if draining is not None else ""
     waits = (
         f"{reading.waiting:.0f} wait, {reading.wait_seconds:.1f} s by Little's law; arrivals about {reading.arrivals:.1f}/s, "
-        f"first tokens {reading.rate('time_to_first_token'):.1f}/s"
+        f"first tokens {reading.rate('time_to_first_token'):.1f}/s{clears}"
     )
     cause, evidence, against, runner_up = _cause(reading)
     return Suspicion(
@@ -58,7 +60,7 @@ def _cause(reading: Reading) -> tuple[str, tuple[str, ...], tuple[str, ...], str
     limit = reading.limits("waiting_growth", "batch_share_of_gap")
     in_prefill = reading.requests_in_prefill
     gap = _gap_words(reading)
-    if in_prefill >= reading.limits("waiting_growth", "requests_in_prefill") and not (reading.pinned and share < limit):
+    if _budget_is_full(reading) and not (reading.pinned and share < limit and not _chunked(reading)):
         evidence = [
             f"{in_prefill:.1f} requests are in prefill on average: every step is filled by prompt tokens",
             f"{reading.prompt_share:.0%} of the computed tokens are prompt tokens",
@@ -84,6 +86,23 @@ def _cause(reading: Reading) -> tuple[str, tuple[str, ...], tuple[str, ...], str
         (f"running is below its ceiling of {ceiling}: seats are free",),
         "prefill_limited",
     )
+
+
+def _chunked(reading: Reading) -> bool:
+    return reading.steps_per_prefill >= reading.limits("waiting_growth", "steps_per_prefill")
+
+
+def _budget_is_full(reading: Reading) -> bool:
+    """Whether prompts fill every step.
+
+    Told by the tokens per step where the operator gave the budget. Else: some request is in prefill at any time, and
+    either its prompt is cut into chunks (what cuts it is the budget) or nearly all computed tokens are prompt tokens.
+    """
+    if reading.token_budget is not None and reading.tokens_per_step == reading.tokens_per_step:
+        return reading.tokens_per_step >= reading.limits("waiting_growth", "budget_used_ratio") * reading.token_budget
+    if not reading.requests_in_prefill >= reading.limits("waiting_growth", "requests_in_prefill"):
+        return False
+    return _chunked(reading) or reading.prompt_share >= reading.limits("waiting_growth", "prompt_share")
 
 
 def _gap_words(reading: Reading) -> str:

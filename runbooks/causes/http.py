@@ -139,10 +139,14 @@ def _vanishing(scene: Scene, reading: Reading) -> Suspicion | None:
 def vanished(reading: Reading, start_ms: int, end_ms: int) -> tuple[float, float] | None:
     """(requests that got a first token, those of them or of the earlier ones that left without finishing) in a window."""
     rank = reading.rank
+    ends = reading.common_scrapes(("requests_running", "time_to_first_token", "requests_finished"), start_ms, end_ms)
+    if ends is None:
+        return None
+    start_ms, end_ms = ends
     running = rank.gauge("requests_running", start_ms - 1, end_ms)
     admitted = rank.increase("time_to_first_token", start_ms, end_ms)
     finished = rank.increase("requests_finished", start_ms, end_ms)
-    if len(running) < 2 or admitted != admitted or finished != finished or admitted <= 0:
+    if len(running) < 2 or admitted <= 0:
         return None
     preempted = rank.increase("preemptions", start_ms, end_ms)
     waiting = rank.gauge("requests_waiting", start_ms - 1, end_ms)

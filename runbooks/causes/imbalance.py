@@ -11,6 +11,7 @@ from runbooks.reading import Reading
 from runbooks.scene import Scene, Suspicion
 from runbooks.verdicts import Confidence
 
+ALIVE = ("serving", "prefill_only", "idle")
 READS = frozenset({"requests_running", "requests_waiting", "time_to_first_token"})
 
 
@@ -39,7 +40,7 @@ def _replicas(scene: Scene) -> list[Suspicion]:
     for reading in scene.readings.values():
         models[reading.rank.model].append(reading)
     for group in models.values():
-        single = [r for r in group if len(r.replica.ranks) == 1]
+        single = [r for r in group if len(r.replica.ranks) == 1 and scene.state(r.place) in ALIVE]
         hot = _hot(scene, single)
         if not hot:
             continue
@@ -65,7 +66,7 @@ def _replicas(scene: Scene) -> list[Suspicion]:
 
 def _hot(scene: Scene, group: Sequence[Reading]) -> list[Reading]:
     """Queueing places that are sent much more than the median of the others, when the others have room."""
-    alive = [r for r in group if scene.state(r.place) in ("serving", "prefill_only", "idle")]
+    alive = [r for r in group if scene.state(r.place) in ALIVE]
     hot = [r for r in alive if r.queued]
     rest = [r for r in alive if r not in hot]
     if not hot or len(rest) < 1 or len(hot) > len(alive) / 2:

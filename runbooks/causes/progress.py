@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runbooks.reading import Reading
 from runbooks.scene import Scene, Suspicion
-from runbooks.stillness import Stillness, stillness
+from runbooks.stillness import Stillness, frozen_gauges, stillness
 
 QUEUE = frozenset(
     ["overload", "seat_limited", "kv_limited", "prefill_limited", "sequence_hog", "replica_imbalance", "rank_imbalance"]
@@ -27,6 +27,19 @@ def no_progress(scene: Scene) -> list[Suspicion]:
 
 
 def _suspect(reading: Reading, still: Stillness) -> Suspicion | None:
+    frozen = frozen_gauges(reading)
+    if frozen is not None and frozen.evidence:
+        return Suspicion(
+            cause="stale_gauges",
+            confidence="likely",
+            places=(reading.place,),
+            since_ms=frozen.since_ms,
+            evidence=(frozen.evidence,),
+            runner_up="metrics_untrustworthy",
+            separating_check="scrape the replica by hand twice: gauges that stand still there are not written by the engine",
+            cannot_know=("how many requests run and wait now",),
+            explains=QUEUE | {"client_aborts"},
+        )
     common = {"places": (reading.place,), "since_ms": still.since_ms, "evidence": still.evidence, "reads": READS}
     if still.kind in ("stopped", "deaf"):
         return Suspicion(

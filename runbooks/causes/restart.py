@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from runbooks.scene import Scene, Suspicion
 
+WARMING = frozenset({"cold_prefix_cache", "engine_slow"})
+"""What a young process shows by itself: an empty prefix cache, kernels still being compiled."""
+
 
 def replica_restarted(scene: Scene) -> list[Suspicion]:
     """Replicas whose process start time was seen to move forward within the told time."""
+    warm_up_ms = 1000 * scene.limits("replica_restarted", "warm_up_seconds")
     told_ms = 1000 * scene.limits("replica_restarted", "told_seconds")
     found = []
     for replica in scene.observations.replicas:
@@ -29,7 +33,7 @@ def replica_restarted(scene: Scene) -> list[Suspicion]:
                 if len(recent) == 1
                 else "read the end of the previous process's log for the reason of each exit",
                 cannot_know=("why the process ended: its metrics ended with it",),
-                explains=frozenset({"cold_prefix_cache", "engine_slow"}),
+                explains=WARMING if scene.at_ms - recent[-1] <= warm_up_ms else frozenset(),
             )
         )
     return found

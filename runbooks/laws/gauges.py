@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from runbooks.laws.model import KEPT, Check, Outcome, Subject, unknown
-from runbooks.stillness import stillness
+from runbooks.stillness import frozen_gauges, stillness
 
 
 def usage_is_a_ratio(subject: Subject) -> Outcome:
@@ -70,6 +70,14 @@ def work_means_progress(subject: Subject) -> Outcome:
     return KEPT
 
 
+def gauges_move_with_steps(subject: Subject) -> Outcome:
+    assert subject.reading is not None
+    frozen = frozen_gauges(subject.reading)
+    if frozen is None:
+        return unknown("too few requests to tell")
+    return Outcome("broken", frozen.evidence) if frozen.evidence else KEPT
+
+
 def tokens_lead_to_finishes(subject: Subject) -> Outcome:
     reading = subject.reading
     assert reading is not None
@@ -105,6 +113,7 @@ CHECKS: dict[str, Check] = {
     "running_within_seats": running_within_seats,
     "usage_zero_when_nothing_runs": usage_zero_when_nothing_runs,
     "work_means_progress": work_means_progress,
+    "gauges_move_with_steps": gauges_move_with_steps,
     "tokens_lead_to_finishes": tokens_lead_to_finishes,
     "hit_ratio_readable": hit_ratio_readable,
 }
