@@ -39,6 +39,8 @@ class Figure:
     earlier: float | None = None
     """The same figure `earlier_ms` before, where the window reaches that far."""
     earlier_ms: int = 0
+    history: Floats | None = field(default=None, compare=False, repr=False)
+    """The same figure over the picture's window, for a sparkline; None where only the last value is known."""
 
     def __post_init__(self) -> None:
         if (self.status == "value") != (self.value is not None and not math.isnan(self.value)):

@@ -77,10 +77,15 @@ def fleet_totals(
 
 
 def _with_earlier(told: Figure, series: FleetSeries, line: Floats, factor: float = 1.0) -> Figure:
-    """The figure with its value of a quarter of an hour before, where the window reaches that far."""
-    back = round(EARLIER_MS / series.step_ms)
-    value = float(line[-1 - back]) if back < len(line) else float("nan")
-    return replace(told, earlier=None if np.isnan(value) else value * factor, earlier_ms=back * series.step_ms)
+    """The figure with its history, and its value of a quarter of an hour before or of the start of a shorter window."""
+    back = max(0, min(round(EARLIER_MS / series.step_ms), len(line) - 1))
+    value = float(line[-1 - back]) if back else float("nan")
+    return replace(
+        told,
+        earlier=None if np.isnan(value) else value * factor,
+        earlier_ms=back * series.step_ms,
+        history=line * factor,
+    )
 
 
 def _told(
