@@ -230,6 +230,8 @@ class Cluster:
             case "reset_prefix_cache":
                 for engine in self._engines(fault, index):
                     engine.scheduler.forget_cache()
+            case "frozen_gauges" if replica.state != "down":
+                self._lenses[index].freeze(replica.pages(), fault)
             case _:
                 pass
         self._refresh(fault, index, now)

@@ -63,6 +63,8 @@ class EngineCore:
         self._ends = math.inf
         self._halted_at: float | None = None
         self._steady = False
+        self._idle = False
+        """The last step scheduled nothing and changed nothing, though requests wait."""
         self._last_ts = 0.0
 
     # -- queue --
@@ -133,10 +135,13 @@ class EngineCore:
                 continue
             if self.clock > until:
                 return
+            if self._idle and self._glides and self._spin(until):
+                continue
             self._begin()
 
     def _drain(self) -> None:
         inbox, clock = self.inbox, self.clock
+        self._idle = False
         while inbox and inbox[0].at <= clock:
             message = inbox.popleft()
             if message.kind == "add":
@@ -173,7 +178,31 @@ class EngineCore:
             and (not stats.num_waiting or full)
             and all(request.front is not None for request in running)
         )
+        self._idle = (
+            self._glides
+            and not step.scheduled
+            and not running
+            and stats.num_waiting > 0
+            and scheduler.head_is_blocked()
+        )
         self._last_ts = now
+
+    def _spin(self, until: float) -> bool:
+        """Empty steps while the head of the queue cannot be admitted and nothing else runs: each one looks its prefix up again."""
+        clock, seconds, done = self.clock, self.cost.seconds(0, 0, 0, 0), 0
+        upcoming = self.inbox[0].at if self.inbox else math.inf
+        while upcoming > clock and clock + seconds <= until:
+            clock += seconds
+            done += 1
+        if not done:
+            return False
+        self.clock = self._last_ts = clock
+        self.steps += done
+        prefix = self.scheduler.failed_lookup(done)
+        self.metrics.record(
+            SchedulerStats(0, len(self.scheduler.waiting), self.scheduler.pool.usage_ratio, prefix), None
+        )
+        return True
 
     def _report(self, sampled: list[Request], now: float) -> IterationStats:
         """The front end's reading of one message."""
@@ -194,7 +223,6 @@ class EngineCore:
                 request.events = []
             else:
                 tokens += 1
-                front.num_generation_tokens += 1
                 passed = now - front.last_token_ts
                 if passed == gap:
                     repeats += 1
@@ -206,12 +234,13 @@ class EngineCore:
             if request.finish_reason is None:
                 if on_output is None:
                     continue
-                if front.num_generation_tokens != front.stop_after:
+                if request.output_len != front.stop_after:
                     on_output(request, wall)
                     continue
                 request.finish_reason = "stop"
                 request.front = None
                 self.inbox.append(Message(now, "abort", request))
+            front.num_generation_tokens = request.output_len  # one token a record here, so not counted one by one
             front.finish(iteration, request.finish_reason, wall)
             if self._on_finish is not None:
                 self._on_finish(request, wall)
@@ -295,9 +324,7 @@ class EngineCore:
             request.computed += done
             request.num_tokens += done
             request.output_len += done
-            front: RequestClock = request.front
-            front.num_generation_tokens += done
-            front.last_token_ts = clock
+            request.front.last_token_ts = clock
             if request.output_len >= request.finish_len:
                 request.finish_reason = request.finish.reason
                 finished.append(request)
@@ -311,8 +338,9 @@ class EngineCore:
             wall = clock + self._output_delay
             scheduler.drop_finished(finished)
             for request in finished:
-                front = request.front
+                front: RequestClock = request.front
                 assert request.finish_reason is not None
+                front.num_generation_tokens = request.output_len
                 front.finish(iteration, request.finish_reason, wall)
                 if self._on_finish is not None:
                     self._on_finish(request, wall)

@@ -88,6 +88,11 @@ class Lens:
     scrapes: int = 0
     _frozen: dict[int, dict[tuple[str, str], float]] = field(default_factory=dict)
 
+    def freeze(self, pages: Sequence[Page], fault: Fault) -> None:
+        """A gauge freezes: what it shows at this moment is what every later scrape sees."""
+        for page in pages:
+            self._freeze(page, fault)
+
     def look(self, pages: Sequence[Page], faults: Sequence[Fault]) -> Sequence[Page]:
         """The pages as scraped. Raises ScrapeLost when this scrape gets no answer."""
         self.scrapes += 1

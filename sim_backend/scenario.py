@@ -93,10 +93,11 @@ class Chat(_Part):
 
 
 class Aborts(_Part):
-    """A share of the clients hangs up after an exponential time."""
+    """A share of the clients hangs up after an exponential time, or after exactly `mean_seconds`."""
 
     ratio: float = Field(ge=0, le=1)
     mean_seconds: float = Field(gt=0)
+    exactly: bool = False
 
 
 class Load(_Part):

@@ -135,11 +135,15 @@ class Scheduler:
     def schedule(self, now: float = 0.0) -> Step:
         """Decide the next step; `now` (engine clock) stamps SCHEDULED and PREEMPTED. Computed tokens move on at once."""
         step = Step()
-        budget = self._schedule_running(step, now)
+        budget, rest = self._schedule_running(step, now)
         if not step.preempted and budget and len(self.waiting):
-            self._schedule_waiting(step, budget, now)
-        tokens = context = pairs = 0
-        for request, count in step.scheduled.items():
+            rest += self._schedule_waiting(step, budget, now)
+        scheduled = step.scheduled
+        plain = len(scheduled) - len(rest)
+        tokens, context = plain, step.context_tokens
+        pairs = 2 * context - plain
+        for request in rest:
+            count = scheduled[request]
             length = request.computed = request.computed + count
             tokens += count
             context += length
@@ -148,7 +152,11 @@ class Scheduler:
         self.has_finished = False
         return step
 
-    def _schedule_running(self, step: Step, now: float) -> int:
+    def _schedule_running(self, step: Step, now: float) -> tuple[int, list[Request]]:
+        """Serve the running list; returns the budget left and the scheduled requests whose computed tokens have not moved on yet.
+
+        Under fcfs a request that was served can no longer become a victim in this step, so a plain decode moves on at once.
+        """
         config = self.config
         budget, threshold = config.max_num_batched_tokens, config.long_prefill_token_threshold
         longest = config.max_model_len - 1
@@ -156,7 +164,9 @@ class Scheduler:
         caching = config.enable_prefix_caching
         running, scheduled, pool = self.running, step.scheduled, self.pool
         last = size - 1
-        index = 0
+        fcfs = config.policy == "fcfs"
+        rest: list[Request] = []
+        index = context = 0
         while index < len(running) and budget:
             request = running[index]
             computed = request.computed
@@ -182,21 +192,28 @@ class Scheduler:
                         plain = False
                 else:
                     plain = not caching or offset != last
-                if plain:
+                if plain and fcfs:
                     scheduled[request] = 1
+                    computed += 1
+                    request.computed = computed
+                    context += computed
                     budget -= 1
                     index += 1
                     continue
             while not self._allocate(request, count):
                 victim = self._preempt(step, now)
                 if victim is request:
-                    return budget
+                    step.context_tokens = context
+                    return budget, rest
             scheduled[request] = count
+            rest.append(request)
             budget -= count
             index += 1
-        return budget
+        step.context_tokens = context
+        return budget, rest
 
-    def _schedule_waiting(self, step: Step, budget: int, now: float) -> None:
+    def _schedule_waiting(self, step: Step, budget: int, now: float) -> list[Request]:
+        """Admit from the head of the queue; returns the admitted."""
         config = self.config
         threshold = config.long_prefill_token_threshold
         waiting, running = self.waiting, self.running
@@ -242,6 +259,7 @@ class Scheduler:
         # Not reversed: under fcfs the requests set aside come back in the opposite order, as they do in the real engine.
         for request in set_aside:
             waiting.put_in_front(request)
+        return [*step.new, *step.resumed]
 
     def update(self, step: Step) -> list[Request]:
         """After the model run: every scheduled request that reached the end of its known tokens gets one token; the finished leave.
@@ -252,7 +270,7 @@ class Scheduler:
         finished: list[Request] = []
         for request in step.scheduled:
             known = request.num_tokens
-            if request.computed != known or request.status is Status.FINISHED:
+            if request.computed != known:
                 continue
             request.num_tokens = known + 1
             length = request.output_len = request.output_len + 1
@@ -276,6 +294,19 @@ class Scheduler:
         """The statistics of the step that was just updated; the prefix lookups start anew."""
         prefix, self.prefix_stats = self.prefix_stats, PrefixStats()
         return SchedulerStats(len(self.running), len(self.waiting), self.pool.usage_ratio, prefix)
+
+    def head_is_blocked(self) -> bool:
+        """Whether the head of the queue is one that only blocks can stop: not a grammar or an adapter, which would set it aside."""
+        head = self.waiting.head()
+        return (
+            head.status is not Status.WAITING_FOR_GRAMMAR and not head.computed and self.config.enable_chunked_prefill
+        )
+
+    def failed_lookup(self, times: int) -> PrefixStats:
+        """What `times` more lookups of the blocked head of the queue count."""
+        self._lookup(self.waiting.head())
+        once, self.prefix_stats = self.prefix_stats, PrefixStats()
+        return PrefixStats(once.requests * times, once.queries * times, once.hits * times)
 
     # -- blocks --
 

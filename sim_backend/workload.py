@@ -200,7 +200,8 @@ class Stream:
             kind = "bad_key"
         abort = None
         if load.aborts is not None and random.random() < load.aborts.ratio:
-            abort = random.expovariate(1 / load.aborts.mean_seconds)
+            patience = load.aborts.mean_seconds
+            abort = patience if load.aborts.exactly else random.expovariate(1 / patience)
         return Call(
             id=f"{load.name}-{self._count}",
             at=at,
