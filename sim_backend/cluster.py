@@ -36,6 +36,7 @@ class Cluster:
         instances: Sequence[str] | None = None,
         epoch_seconds: float = 0.0,
         glide: bool = True,
+        paced: bool = False,
     ) -> None:
         self.scenario = scenario
         self.seed = seed
@@ -53,6 +54,7 @@ class Cluster:
                     ranks=fleet.ranks,
                     epoch_seconds=epoch_seconds,
                     glide=glide,
+                    paced=paced,
                     answered=self._answered,
                 )
                 for index in range(count)

@@ -53,6 +53,8 @@ class EngineCore:
         self.clock = 0.0
         """End of the last step, or the last instant known to be idle."""
         self.steps = 0
+        self.paced = False
+        """Real time: while outputs are followed, a step ends when it is seen to have ended, so that the metrics hold what clients saw."""
         self.watched = 0
         """Live requests whose outputs somebody follows one by one: no gliding while there are any."""
         self._glides = glide and scheduler.config.block_size > 1
@@ -123,6 +125,8 @@ class EngineCore:
             if self._step is not None:
                 if self._ends > until:
                     return
+                if self.paced and self.watched:
+                    self._ends = until
                 self._complete()
             if inbox and inbox[0].at <= self.clock:
                 self._drain()

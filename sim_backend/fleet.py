@@ -130,7 +130,9 @@ async def running_fleet(
             item.close()
         raise
     where = Addresses(tuple(f"{HOST}:{number}" for number in ports), f"{HOST}:{control_socket.getsockname()[1]}")
-    cluster = Cluster(scenario, seed=seed, replicas=count, instances=where.replicas, epoch_seconds=time.time())
+    cluster = Cluster(
+        scenario, seed=seed, replicas=count, instances=where.replicas, epoch_seconds=time.time(), paced=True
+    )
     live = LiveFleet(cluster, time.monotonic)
     doors = [
         Door(replica_app(live, index, control_url=f"http://{where.control}", keys=keys), sockets[index], ports[index])

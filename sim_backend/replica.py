@@ -57,6 +57,7 @@ class Replica(PageSource):
         ranks: int = 1,
         epoch_seconds: float = 0.0,
         glide: bool = True,
+        paced: bool = False,
         answered: Answered | None = None,
     ) -> None:
         engine = dict(settings)
@@ -70,6 +71,7 @@ class Replica(PageSource):
         self.epoch_seconds = epoch_seconds
         self.state: State = "up"
         self._glide = glide
+        self._paced = paced
         self._answered = answered
         self._exits_at = math.inf
         self._tickets: dict[str, Ticket] = {}
@@ -115,6 +117,7 @@ class Replica(PageSource):
         ]
         for engine in self.engines:
             engine.clock = now
+            engine.paced = self._paced
         self._tickets.clear()
         self._of_request.clear()
 

@@ -1,0 +1,541 @@
+"""The HTTP face, driven by real clients over loopback: the OpenAI SDK, raw HTTP, a scraper."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from fastapi import FastAPI, Response
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_fastapi_instrumentator import Instrumentator
+from starlette.testclient import TestClient
+
+from sim_backend.exposition import Page, PageSource, registry_of
+from sim_backend.fleet import Addresses, running_fleet
+from sim_backend.http_metrics import HttpMetrics
+from sim_backend.live import LiveFleet
+from sim_backend.scenario import Scenario, parse_scenario
+
+MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+KEY = "sk-test"
+
+
+class Fleet:
+    """A live fleet in a thread of its own, asked over HTTP only."""
+
+    def __init__(self, scenario: Scenario, replicas: int, keys: dict[str, str]) -> None:
+        self._scenario, self._replicas, self._keys = scenario, replicas, keys
+        self._ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._error: BaseException | None = None
+        self.where = Addresses((), "")
+        self.live: LiveFleet | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        if not self._ready.wait(30) or self._error is not None:
+            raise RuntimeError(f"the fleet did not start: {self._error}")
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:
+            self._error = error
+            self._ready.set()
+
+    async def _main(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        async with running_fleet(self._scenario, self._replicas, 0, keys=self._keys) as (live, where):
+            self.live, self.where = live, where
+            self._ready.set()
+            await self._stop.wait()
+
+    def close(self) -> None:
+        assert self._loop is not None
+        assert self._stop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+    def url(self, index: int = 0) -> str:
+        return f"http://{self.where.replicas[index]}"
+
+    @property
+    def control(self) -> str:
+        return f"http://{self.where.control}"
+
+    def samples(self, index: int = 0) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+        text = httpx.get(f"{self.url(index)}/metrics").text
+        return {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    def value(self, name: str, index: int = 0, **labels: str) -> float:
+        return sum(
+            value
+            for (known, pairs), value in self.samples(index).items()
+            if known == name and labels.items() <= dict(pairs).items()
+        )
+
+
+def until(check: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """Poll until `check` is true; fails when the time is up."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(httpx.HTTPError):
+            found = check()
+            if found:
+                return found
+        time.sleep(0.02)
+    raise AssertionError("did not happen in time")
+
+
+def quiet(**parts: object) -> Scenario:
+    return parse_scenario("test", {"what": "a test", "expect": {"outcome": "silent", "cause": "healthy"}, **parts})
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Fleet]:
+    engine = {"max_model_len": 2048}
+    running = Fleet(quiet(fleet={"replicas": 2, "engine": engine}), 2, {KEY: "alpha", "sk-other": "beta"})
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def client(fleet: Fleet) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{fleet.url()}/v1", api_key=KEY, max_retries=0) as made:
+        yield made
+
+
+def ask(fleet: Fleet, path: str, body: Any, key: str | None = KEY, **more: Any) -> httpx.Response:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    return httpx.post(f"{fleet.url()}{path}", json=body, headers=headers, **more)
+
+
+def test_the_sdk_asks_for_models_a_completion_and_a_chat(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == [MODEL]
+    completion = client.completions.create(model=MODEL, prompt="once upon a time", max_tokens=7)
+    assert completion.choices[0].finish_reason == "length"
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens == 7
+    chat = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hello"}], max_tokens=5)
+    assert chat.choices[0].message.role == "assistant"
+    assert len((chat.choices[0].message.content or "").split()) == 5
+
+
+def test_a_stream_has_a_role_first_one_delta_a_token_a_reason_and_usage_last(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "hello"}],
+        max_tokens=6,
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_body={"ignore_eos": True},
+    )
+    chunks = list(stream)
+    first = chunks[0].choices[0].delta
+    assert (first.role, first.content) == ("assistant", "")
+    assert sum(1 for chunk in chunks if chunk.choices and chunk.choices[0].delta.content) == 6
+    assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None] * 6 + ["length"]
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 6
+
+
+def test_streamed_and_whole_answers_say_the_same(client: openai.OpenAI) -> None:
+    whole = client.completions.create(model=MODEL, prompt="same", max_tokens=30, seed=7)
+    parts = client.completions.create(model=MODEL, prompt="same", max_tokens=30, seed=7, stream=True)
+    assert "".join(part.choices[0].text for part in parts if part.choices) == whole.choices[0].text
+
+
+def test_n_sequences_several_prompts_and_token_ids(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model=MODEL, prompt=["a", "b"], n=2, max_tokens=3)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 12
+    ids = client.completions.create(model=MODEL, prompt=[5, 6, 7], max_tokens=2)
+    assert ids.usage is not None
+    assert ids.usage.prompt_tokens == 3
+
+
+def test_a_stop_string_cuts_the_text_and_counts_as_stop(fleet: Fleet, client: openai.OpenAI) -> None:
+    long = client.completions.create(
+        model=MODEL, prompt="cut me", max_tokens=40, seed=3, extra_body={"ignore_eos": True}
+    )
+    words = long.choices[0].text.split(" ")
+    before = fleet.value("vllm:request_success_total", finished_reason="stop")
+    cut = client.completions.create(
+        model=MODEL, prompt="cut me", max_tokens=40, seed=3, stop=f" {words[10]}", extra_body={"ignore_eos": True}
+    )
+    place = long.choices[0].text.index(f" {words[10]}")
+    assert (cut.choices[0].finish_reason, cut.choices[0].text) == ("stop", long.choices[0].text[:place])
+    assert fleet.value("vllm:request_success_total", finished_reason="stop") == before + 1
+    until(lambda: fleet.value("vllm:num_requests_running") == 0)
+
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_queue",
+        "parameters": {"type": "object", "properties": {"replica": {"type": "string"}, "depth": {"type": "integer"}}},
+    },
+}
+
+
+def test_tool_calls_come_whole_and_in_fragments(client: openai.OpenAI) -> None:
+    ask_for: dict[str, Any] = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "call get_queue"}],
+        "tools": [TOOL],
+        "seed": 2,
+        "extra_body": {"min_tokens": 12},
+    }
+    whole = client.chat.completions.create(**ask_for, max_tokens=400)
+    calls = whole.choices[0].message.tool_calls
+    assert calls is not None
+    assert set(json.loads(calls[0].function.arguments)) == {"replica", "depth"}
+    fragments = [
+        chunk.choices[0].delta.tool_calls[0]
+        for chunk in client.chat.completions.create(**ask_for, max_tokens=400, stream=True)
+        if chunk.choices and chunk.choices[0].delta.tool_calls
+    ]
+    assert fragments[0].function.name == "get_queue"
+    assert len(fragments) > 2
+    assert "".join(part.function.arguments or "" for part in fragments) == calls[0].function.arguments
+
+
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "kind", "message"),
+    [
+        (CHAT, {"model": "ghost", "messages": HELLO}, 404, "NotFoundError", r"The model `ghost` does not exist\."),
+        (CHAT, {"messages": HELLO, "max_tokens": 0}, 400, "BadRequestError", r"max_tokens must be at least 1, got 0\."),
+        (CHAT, {"messages": HELLO, "temperature": -1}, 400, "BadRequestError", "temperature must be non-negative, got"),
+        (CHAT, {"messages": HELLO, "top_p": 0}, 400, "BadRequestError", r"top_p must be in \(0, 1\], got"),
+        (CHAT, {"messages": HELLO, "n": 0}, 400, "BadRequestError", "n must be at least 1, got"),
+        (CHAT, {"messages": HELLO, "n": 2, "temperature": 0}, 400, "BadRequestError", "n must be 1 when using greedy"),
+        (CHAT, {"messages": HELLO, "stop": ""}, 400, "BadRequestError", "stop cannot contain an empty string"),
+        (
+            CHAT,
+            {"messages": HELLO, "logprobs": True, "top_logprobs": 99},
+            400,
+            "BadRequestError",
+            "Requested sample logprobs of 99",
+        ),
+        (CHAT, {}, 400, "Bad Request", "messages"),
+        (
+            CHAT,
+            {"messages": [{"role": "user", "content": "word " * 3000}]},
+            400,
+            "BadRequestError",
+            r"maximum context length is 2048 tokens\. However, your request has \d+ input tokens\. .* None$",
+        ),
+        (
+            CHAT,
+            {"messages": HELLO, "max_tokens": 2048},
+            400,
+            "BadRequestError",
+            r"'max_tokens' or 'max_completion_tokens' is too large: 2048\. This model's maximum context length is 2048 tokens and your request has \d+ input",
+        ),
+        ("/v1/completions", {"prompt": [1] * 2040}, 400, "BadRequestError", "maximum context length is 2032 tokens"),
+        ("/v1/completions", {}, 400, "Bad Request", "Either prompt or prompt_embeds must be provided and non-empty"),
+        ("/v1/completions", {"prompt": []}, 400, "BadRequestError", "please provide at least one prompt"),
+        ("/v1/completions", {"prompt": [10**9]}, 400, "BadRequestError", "Token id 1000000000 is out of vocabulary"),
+    ],
+)
+def test_refusals_have_the_real_shape(
+    fleet: Fleet, path: str, body: dict[str, Any], status: int, kind: str, message: str
+) -> None:
+    before = fleet.samples()
+    answer = ask(fleet, path, body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["type"], error["param"]) == (status, status, kind, None)
+    assert re.search(message, error["message"])
+    after = fleet.samples()
+    moved = {key for key in after if after[key] != before.get(key) and key[0].startswith("vllm:")}
+    assert not moved  # a refused request touches no vllm metric
+    labels = (("handler", path), ("method", "POST"), ("status", "4xx"))
+    assert after["http_requests_total", labels] == before.get(("http_requests_total", labels), 0) + 1
+
+
+def test_bad_json_and_bad_content_type(fleet: Fleet) -> None:
+    headers = {"authorization": f"Bearer {KEY}"}
+    wrong = httpx.post(f"{fleet.url()}{CHAT}", content="{", headers={**headers, "content-type": "application/json"})
+    assert (wrong.status_code, wrong.json()["error"]["type"]) == (400, "Bad Request")
+    text = httpx.post(f"{fleet.url()}{CHAT}", content="{}", headers={**headers, "content-type": "text/plain"})
+    assert text.json()["error"]["message"] == "Unsupported Media Type: Only 'application/json' is allowed"
+
+
+def test_a_bad_key_is_401_and_reaches_no_metric(fleet: Fleet) -> None:
+    before = fleet.samples()
+    for key in (None, "sk-wrong"):
+        answer = ask(fleet, CHAT, {"messages": HELLO}, key)
+        assert (answer.status_code, answer.json()) == (401, {"error": "Unauthorized"})
+    after = fleet.samples()
+    same = [key for key in after if key[0].startswith(("vllm:", "http_"))]
+    assert {key: after[key] for key in same} == {key: before.get(key) for key in same}
+    assert fleet.value("http_requests_total", status="4xx") == sum(
+        value
+        for (name, labels), value in before.items()
+        if name == "http_requests_total" and ("status", "4xx") in labels
+    )
+
+
+def test_operator_routes_need_no_key_and_are_not_counted(fleet: Fleet) -> None:
+    before = {key: value for key, value in fleet.samples().items() if key[0] == "http_requests_total"}
+    for path in ("/health", "/ping", "/version", "/load", "/metrics", "/simulator"):
+        assert httpx.get(f"{fleet.url()}{path}").status_code == 200
+    assert httpx.get(f"{fleet.url()}/version").json() == {"version": "0.11.0"}
+    assert httpx.get(f"{fleet.url()}/simulator").json()["control"] == fleet.control
+    assert {key: value for key, value in fleet.samples().items() if key[0] == "http_requests_total"} == before
+    assert httpx.get(f"{fleet.url()}/nothing").json() == {"detail": "Not Found"}
+    assert fleet.value("http_requests_total", handler="none", status="4xx") == 1
+
+
+def test_a_client_that_closes_its_stream_frees_its_seat(fleet: Fleet) -> None:
+    finished = fleet.value("vllm:request_success_total")
+    body = {"messages": HELLO, "max_tokens": 1900, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", f"{fleet.url()}{CHAT}", json=body, headers={"authorization": f"Bearer {KEY}"}) as stream:
+        lines = (line for line in stream.iter_lines() if line)
+        for _ in range(5):
+            next(lines)
+        assert fleet.value("vllm:num_requests_running") == 1
+    until(lambda: fleet.value("vllm:num_requests_running") == 0)
+    assert fleet.value("vllm:request_success_total") == finished
+    assert fleet.value("vllm:kv_cache_usage_perc") == 0
+
+
+def test_a_client_that_gives_up_on_a_whole_answer_frees_its_seat(fleet: Fleet) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        ask(fleet, CHAT, {"messages": HELLO, "max_tokens": 1900, "ignore_eos": True}, timeout=0.3)
+    until(lambda: fleet.value("vllm:num_requests_running") == 0)
+
+
+def test_the_key_decides_what_is_shared_never_the_client(fleet: Fleet) -> None:
+    body = {"prompt": [7] * 320, "max_tokens": 1}
+
+    def hits(key: str, **more: object) -> float:
+        before = fleet.value("vllm:prefix_cache_hits_total")
+        assert ask(fleet, "/v1/completions", {**body, **more}, key).status_code == 200
+        return fleet.value("vllm:prefix_cache_hits_total") - before
+
+    assert hits(KEY) == 0
+    assert hits(KEY, cache_salt="mine") == 304
+    assert hits("sk-other") == 0
+
+
+def test_what_clients_measured_falls_inside_the_exported_histograms(fleet: Fleet) -> None:
+    """TTFT and ITL quantiles of real clients against the buckets, within what loopback and the event loop add."""
+
+    def buckets(name: str) -> dict[float, float]:
+        return {
+            float(dict(labels)["le"]): value
+            for (known, labels), value in fleet.samples(1).items()
+            if known == f"{name}_bucket"
+        }
+
+    names = ("vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds")
+    before = [buckets(name) for name in names]
+    first: list[float] = []
+    gaps: list[float] = []
+
+    async def one(client: openai.AsyncOpenAI, number: int) -> None:
+        began = time.perf_counter()
+        last = None
+        stream = await client.completions.create(
+            model=MODEL, prompt=[number + 1] * 900, max_tokens=25, stream=True, extra_body={"ignore_eos": True}
+        )
+        async for chunk in stream:
+            if not chunk.choices:
+                continue
+            now = time.perf_counter()
+            if last is None:
+                first.append(now - began)
+            else:
+                gaps.append(now - last)
+            last = now
+
+    async def all_() -> None:
+        async with openai.AsyncOpenAI(base_url=f"{fleet.url(1)}/v1", api_key=KEY, max_retries=0) as client:
+            await one(client, 999)  # opens the connection and warms both sides up
+            first.clear()
+            gaps.clear()
+            before[:] = [buckets(name) for name in names]
+            for number in range(12):
+                await asyncio.gather(one(client, 2 * number), one(client, 2 * number + 1))
+
+    asyncio.run(all_())
+    for name, was, seen, extra in zip(names, before, (first, gaps), (0.05, 0.02), strict=True):
+        now = buckets(name)
+        counts = {edge: now[edge] - was[edge] for edge in now}
+        assert counts[math.inf] == len(seen)
+        median = sorted(seen)[len(seen) // 2]
+        upper = min(edge for edge, count in counts.items() if count >= len(seen) / 2)
+        lower = max([0.0, *(edge for edge, count in counts.items() if count < len(seen) / 2)])
+        assert lower - 0.005 <= median <= upper + extra, (name, lower, median, upper)
+
+
+def test_metrics_negotiates_openmetrics(fleet: Fleet) -> None:
+    answer = httpx.get(f"{fleet.url()}/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")
+    plain = httpx.get(f"{fleet.url()}/metrics")
+    assert plain.headers["content-type"].startswith("text/plain")
+
+
+def test_the_control_face_shows_injects_and_clears(fleet: Fleet) -> None:
+    state = httpx.get(f"{fleet.control}/state").json()
+    assert (state["schema"], len(state["replicas"]), state["dial"]) == (1, 2, 1.0)
+    assert {fault["kind"] for fault in state["available_faults"]} >= {"halt", "crash", "frozen_gauges"}
+    made = httpx.post(f"{fleet.control}/faults", json={"kind": "halt", "replicas": [1]})
+    assert made.status_code == 201
+    assert httpx.get(f"{fleet.control}/state").json()["replicas"][1]["engines"][0]["halted"]
+    incidents = httpx.get(f"{fleet.control}/ground_truth").json()["incidents"]
+    assert incidents[-1]["cause"] == "engine_stalled"
+    assert incidents[-1]["to_ms"] is None
+    assert incidents[-1]["where"] == {
+        "scope": "replica",
+        "replicas": [{"instance": fleet.where.replicas[1], "engine": "0"}],
+    }
+    assert httpx.delete(f"{fleet.control}/faults/{made.json()['id']}").status_code == 204
+    assert httpx.delete(f"{fleet.control}/faults/{made.json()['id']}").status_code == 404
+    assert httpx.get(f"{fleet.control}/ground_truth").json()["incidents"][-1]["to_ms"] is not None
+    assert httpx.post(f"{fleet.control}/load", json={"dial": 2}).json() == {"dial": 2.0}
+    httpx.post(f"{fleet.control}/load", json={"dial": 1})
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/load", {"dial": -1}, "dial"),
+        ("/load", {"dial": "fast"}, "dial"),
+        ("/faults", {"kind": "earthquake"}, "kind"),
+        ("/faults", {"kind": "halt", "replicas": [7]}, "there is no replica 7 of 2"),
+    ],
+)
+def test_wrong_orders_are_named(fleet: Fleet, path: str, body: dict[str, Any], message: str) -> None:
+    answer = httpx.post(f"{fleet.control}{path}", json=body)
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]
+    simple = httpx.post(f"{fleet.control}{path}", content=json.dumps(body), headers={"content-type": "text/plain"})
+    assert "application/json" in simple.json()["error"]
+
+
+def test_the_block_table_of_a_live_request(fleet: Fleet) -> None:
+    assert httpx.get(f"{fleet.control}/blocks?replica=9").status_code == 404
+    body = {"prompt": [3] * 100, "max_tokens": 1900, "ignore_eos": True, "stream": True}
+    headers = {"authorization": f"Bearer {KEY}"}
+    with httpx.stream("POST", f"{fleet.url()}/v1/completions", json=body, headers=headers) as stream:
+        lines = stream.iter_lines()  # kept: a dropped iterator closes the stream
+        next(lines)
+        table = httpx.get(f"{fleet.control}/blocks").json()
+        assert len(table["blocks"]) * table["block_size"] - table["computed_tokens"] == table["wasted_slots"]
+        assert sum(block["used_slots"] for block in table["blocks"]) == table["computed_tokens"]
+        assert table["paging"]["blocks"] == len(table["blocks"])
+    until(lambda: httpx.get(f"{fleet.control}/blocks").status_code == 404)
+
+
+def test_a_crashed_replica_refuses_connections_and_comes_back_from_zero(fleet: Fleet) -> None:
+    start = fleet.value("process_start_time_seconds", 1)
+    order = {"kind": "crash", "replicas": [1], "restart_after_seconds": 1.0}
+    made = httpx.post(f"{fleet.control}/faults", json=order).json()
+
+    def refused() -> bool:
+        try:
+            httpx.get(f"{fleet.url(1)}/health", timeout=1)
+        except httpx.ConnectError:
+            return True
+        return False
+
+    until(refused)
+    until(lambda: httpx.get(f"{fleet.url(1)}/health").status_code == 200)
+    assert fleet.value("process_start_time_seconds", 1) > start
+    assert fleet.value("vllm:generation_tokens_total", 1) == 0
+    httpx.delete(f"{fleet.control}/faults/{made['id']}")
+
+
+def test_a_dead_engine_answers_503_and_500(fleet: Fleet) -> None:
+    made = httpx.post(f"{fleet.control}/faults", json={"kind": "engine_dead", "replicas": [1]}).json()
+    assert httpx.get(f"{fleet.url(1)}/health").status_code == 503
+    answer = httpx.post(f"{fleet.url(1)}{CHAT}", json={"messages": HELLO}, headers={"authorization": f"Bearer {KEY}"})
+    assert answer.status_code == 500
+    assert "EngineCore encountered an issue" in answer.json()["error"]["message"]
+    httpx.delete(f"{fleet.control}/faults/{made['id']}")
+    until(lambda: httpx.get(f"{fleet.url(1)}/health").status_code == 200)
+
+
+def test_load_inside_moves_the_same_counters_and_the_queue() -> None:
+    load = {"arrivals": {"rate": 300}, "prompt": {"mean": 200}, "output": {"mean": 60}}
+    running = Fleet(quiet(fleet={"replicas": 1, "engine": {"max_num_seqs": 4}}, load=[load]), 1, {})
+    try:
+        until(lambda: running.value("vllm:num_requests_waiting") > 3)
+        until(lambda: running.value("http_requests_total", status="2xx") > 3)
+        assert running.value("vllm:num_requests_running") <= 4
+    finally:
+        running.close()
+
+
+def test_http_families_are_those_of_the_instrumentator() -> None:
+    """The same requests through the library's own defaults and through our books give the same text, help and creation times aside."""
+    registry = CollectorRegistry()
+    books = HttpMetrics(0.0)
+
+    class Shown(PageSource):
+        def pages(self) -> list[Page]:
+            return [books.page()]
+
+    app = FastAPI()
+
+    @app.post("/v1/completions")
+    async def completions() -> dict[str, str]:
+        return {"a": "b"}
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        return Response(status_code=400, content=b"x")
+
+    def record(info: Any) -> None:
+        books.record(
+            0.0,
+            info.modified_handler,
+            info.modified_status,
+            info.modified_duration,
+            method=info.method,
+            request_bytes=int(info.request.headers.get("content-length", 0)),
+            response_bytes=int(info.response.headers.get("content-length", 0)),
+        )
+
+    from prometheus_fastapi_instrumentator import metrics as library
+
+    default = library.default(registry=registry)
+    assert default is not None
+    Instrumentator().add(default).add(record).instrument(app)
+    with TestClient(app) as client:
+        client.post("/v1/completions", json={"x": 1})
+        client.get("/v1/models")
+        client.get("/nowhere")
+        client.post("/v1/completions", json={"x": 22})
+
+    def lines(text: str) -> list[str]:
+        wanted = (line for line in text.splitlines() if not line.startswith("# HELP"))
+        return [re.sub(r" \S+$", "", line) if "_created" in line and line[0] != "#" else line for line in wanted]
+
+    ours = generate_latest(registry_of(Shown())).decode()
+    assert lines(ours) == lines(generate_latest(registry).decode())
