@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
+from collectors.detection import detect
 from collectors.dialect import load_dialect
 from collectors.manifest import EngineFacts, Extent, Mark, Meta, Replica
 from collectors.model import Int64s, MetricMeta, Samples, is_stale
+from collectors.settings import Engine
 from collectors.staleness import target_of
 
 START_TIME = "process_start_time_seconds"
@@ -130,12 +132,16 @@ def family_names(sample_name: str) -> tuple[str, ...]:
     return tuple(bases)
 
 
-def engine_facts(text: str, names: Sequence[str] | frozenset[str] = ()) -> EngineFacts:
-    """Engine of a free text such as 'vLLM 0.11.0 (CPU build)'; without one, of the metric names' prefix."""
+def engine_facts(text: str, names: Collection[str] = ()) -> EngineFacts:
+    """Engine of a free text such as 'vLLM 0.11.0 (CPU build)'; without one, as far as the metric names tell."""
     found = re.match(r"\s*([A-Za-z][\w.-]*)\s+v?(\d+(?:\.\d+)+\S*)", text)
     if found:
         return EngineFacts(name=found[1], version=found[2], dialect=found[1].lower())
     dialect = load_dialect("vllm")
-    if any((dialect.canonical(name) or ("", ""))[1] for name in names):
-        return EngineFacts(name=dialect.title, dialect=dialect.engine)
-    return EngineFacts(name=text.strip())
+    known = [canonical for canonical in map(dialect.canonical, names) if canonical is not None and canonical[1]]
+    if not known:
+        return EngineFacts(name=text.strip())
+    engine = detect([family for family, _ in known], Engine(), prefix=known[0][1])
+    return EngineFacts(
+        name=dialect.title, version=engine.text.removeprefix(dialect.title).strip(), dialect=dialect.engine
+    )

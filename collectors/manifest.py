@@ -77,10 +77,10 @@ class Mark(_Part):
 
 
 class Redaction(_Part):
-    """Label whose matching parts were replaced before writing."""
+    """Label of which some values were replaced before writing, and how many; never the pattern, which may name what was hidden."""
 
     label: str
-    regex: str
+    values: int = 0
 
 
 class Member(_Part):

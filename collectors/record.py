@@ -61,12 +61,16 @@ def record(
         for each in _series(plan, folder):
             whole = marked(each, scrapes.get(target_of(each.labels))) if restore else each
             facts.see(whole)
+            redactor.note(whole.labels)
             yield whole
 
     def finish(manifest: Manifest) -> Manifest:
         fields = facts.fields(source.metadata())
         marks = tuple(sorted((*fields["marks"], *manifest.marks), key=lambda mark: (mark.at_ms, mark.instance)))
-        return manifest.model_copy(update={**fields, "marks": marks, "window": manifest.window})
+        redactions = tuple(Redaction(label=label, values=count) for label, count in redactor.counts().items())
+        return manifest.model_copy(
+            update={**fields, "marks": marks, "window": manifest.window, "redactions": redactions}
+        )
 
     if progress is not None:
         progress(1.0, "writing")
@@ -171,7 +175,6 @@ def _manifest(source: Source, plan: Plan, redactor: Redactor, extra: Mapping[str
             ).model_dump(),
             "engine": engine_facts("", names).model_dump(),
             "staleness": "reconstructed" if where.kind == "remote" else "kept",
-            "redactions": [Redaction(label=label, regex=regex).model_dump() for label, regex in plan.redact.items()],
             "rule_states": rules,
             "notes": notes,
             **extra,

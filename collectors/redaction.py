@@ -23,6 +23,7 @@ class Redactor:
     def __init__(self, rules: Mapping[str, str] | None, secret: bytes) -> None:
         self._secret = secret
         self._rules: dict[str, re.Pattern[str]] = {}
+        self._replaced: dict[str, set[str]] = {label: set() for label in rules or {}}
         for label, pattern in (rules or {}).items():
             if label in _UNTOUCHABLE:
                 raise QueryRejected(
@@ -37,10 +38,22 @@ class Redactor:
         """The labels with pseudonyms."""
         if not any(label in labels for label in self._rules):
             return labels
-        return {
-            label: self._rules[label].sub(self._pseudonym, value) if label in self._rules else value
-            for label, value in labels.items()
-        }
+        changed = dict(labels)
+        for label in self._rules.keys() & labels.keys():
+            changed[label] = self._rules[label].sub(self._pseudonym, labels[label])
+            if changed[label] != labels[label]:
+                self._replaced[label].add(changed[label])
+        return changed
+
+    def note(self, labels: Labels) -> None:
+        """Take notice of labels that were replaced in an earlier run."""
+        for label in self._rules.keys() & labels.keys():
+            if "redacted-" in labels[label]:
+                self._replaced[label].add(labels[label])
+
+    def counts(self) -> dict[str, int]:
+        """How many different values each label had replaced."""
+        return {label: len(values) for label, values in sorted(self._replaced.items())}
 
     def series(self, series: Samples) -> Samples:
         """The series with pseudonyms in its labels."""

@@ -64,7 +64,8 @@ class Server:
                     self.send_header(name, value)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data)
+                with suppress(OSError):
+                    self.wfile.write(data)
 
             do_GET = do_POST = answer
 
