@@ -43,11 +43,21 @@ class LineError(ValueError):
     """A line that is not what the format allows; the message is the reason alone."""
 
 
-class ExpositionError(ValueError):
-    """An exposition that Prometheus would refuse as a whole; `samples_before` good samples stand before the bad line."""
+class LabelsError(LineError):
+    """A sample that can be read, but whose labels are not a label set: Prometheus counts it before it refuses the exposition."""
 
-    def __init__(self, reason: str, line_number: int, line: bytes, samples_before: int) -> None:
-        self.samples_before = samples_before
+
+class ExpositionError(ValueError):
+    """An exposition that Prometheus would refuse as a whole.
+
+    `samples` counts the samples read until then, `samples_kept` those of them with valid labels: a failed scrape reports both.
+    """
+
+    def __init__(
+        self, reason: str, line_number: int, line: bytes, samples: int, samples_kept: int | None = None
+    ) -> None:
+        self.samples = samples
+        self.samples_kept = samples if samples_kept is None else samples_kept
         shown = line[:80].decode("utf-8", "replace") + ("..." if len(line) > 80 else "")
         super().__init__(f"line {line_number}: {reason} in {shown!r}" if line else f"line {line_number}: {reason}")
 
@@ -99,8 +109,10 @@ def parse_value(token: bytes) -> float:
 
 def parse_sample(line: bytes) -> SampleLine:
     """A sample line of the text format. Raises LineError."""
-    start = _gap(line, 0)
-    labels, at = _series(line, start, spaces=True)
+    begin = _gap(line, 0)
+    labels, at = _series(line, begin, spaces=True)
+    if begin:
+        raise LabelsError("a metric name cannot begin with white space")
     at = _gap(line, at)
     token = _TOKEN.match(line, at)
     if token is None:
@@ -210,7 +222,7 @@ def _label_pairs(line: bytes, at: int, labels: dict[str, str], *, spaces: bool) 
         at = _gap(line, at) if spaces else at
         if line[at : at + 1] == b",":
             at += 1
-        elif line[at : at + 1] != b"}":
+        elif not spaces and line[at : at + 1] != b"}":  # the text format's scanner does not insist on commas
             raise LineError("expected ',' or '}' after a label value")
 
 
@@ -233,7 +245,7 @@ def _label_pair(line: bytes, at: int, labels: dict[str, str], *, spaces: bool) -
     if value is None:
         raise LineError(f"expected a quoted value for label {name!r}")
     if name in labels:
-        raise LineError(f"label name {name!r} is not unique")
+        raise LabelsError(f"label name {name!r} is not unique")
     labels[name] = unescape(_text(value.group(1), "label value"))
     return value.end()
 

@@ -25,9 +25,6 @@ _GZIP = 16 + zlib.MAX_WBITS
 class ScrapeFailed(Exception):
     """A scrape that brought no usable exposition; the message is the one shown on the targets page."""
 
-    samples_before: int = 0
-    """Samples read before the text turned out to be bad, reported as Prometheus does."""
-
 
 @dataclass(frozen=True)
 class ScrapeLimits:

@@ -18,6 +18,7 @@ from collectors.model import Floats, Labels, MetricMeta
 from collectors.store.exposition import (
     EOF,
     ExpositionError,
+    LabelsError,
     LineError,
     MetaLine,
     SampleLine,
@@ -143,7 +144,8 @@ class _Reading:
                 else:
                     self._text_line(line)
             except LineError as error:
-                raise ExpositionError(str(error), number, line, self._samples) from None
+                counted = self._samples + isinstance(error, LabelsError)
+                raise ExpositionError(str(error), number, line, counted, self._samples) from None
         if self._openmetrics and (lines[-2:] != [EOF, b""] and lines[-1] != EOF):
             raise ExpositionError("data does not end with # EOF", len(lines), b"", self._samples)
         if 0 < self._sample_limit < self._samples:

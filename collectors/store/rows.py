@@ -59,11 +59,14 @@ class TargetRows:
             return [self._row(time_ms, self._row_series, values, (1.0, duration_seconds, samples, samples, 0))]
         return self._relearned(exposition, time_ms, duration_seconds)
 
-    def failed(self, time_ms: int, duration_seconds: float, samples: int = 0) -> list[Row]:
-        """The row of a failed scrape: `up` 0 and a marker for every series that was there."""
+    def failed(self, time_ms: int, duration_seconds: float, samples: int = 0, samples_kept: int = 0) -> list[Row]:
+        """The row of a failed scrape: `up` 0 and a marker for every series that was there.
+
+        `samples` were read before a text broke off, `samples_kept` of them with valid labels.
+        """
         gone, self._present = self._present, ()
         self._layout = None
-        report = (0.0, duration_seconds, samples, samples, 0)
+        report = (0.0, duration_seconds, samples, samples_kept, 0)
         return [self._row(time_ms, gone + self._reported, np.full(len(gone), STALE), report)]
 
     def ended(self, time_ms: int) -> list[Row]:
@@ -95,7 +98,8 @@ class TargetRows:
         select = np.array(places, dtype=np.intp)
         values = np.concatenate((exposition.values[select], np.full(len(gone), STALE)))
         samples = exposition.layout.samples
-        self._known = frozenset(taken)
+        if samples or exposition.metadata:  # an empty answer is not taken as the end of every series
+            self._known = frozenset(taken)
         self._layout, self._present = exposition.layout, present
         self._select = None if len(places) == len(labelled) else select
         self._row_series = present + self._reported

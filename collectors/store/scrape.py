@@ -207,20 +207,20 @@ class TargetScrape:
     async def scrape(self, at_ms: int) -> list[Row]:
         """The rows of one scrape at `at_ms`. Whatever the target does, this is an answer and not an exception."""
         began = time.perf_counter()
-        problem, samples, exposition = "", 0, None
+        problem, samples, kept, exposition = "", 0, 0, None
         try:
             exposition = await self._exposition()
         except ScrapeFailed as error:
             problem = str(error)
         except ExpositionError as error:
-            problem, samples = str(error), error.samples_before
+            problem, samples, kept = str(error), error.samples, error.samples_kept
         except Exception as error:  # the wall between one strange target and all others: it is down, with the reason
             problem = f"{type(error).__name__}: {error}"
             log.exception("scraping %s failed in an unforeseen way", self.status.target.url)
         seconds = time.perf_counter() - began
         self._note(problem, at_ms, seconds)
         if exposition is None:
-            return self.rows.failed(at_ms, seconds, samples)
+            return self.rows.failed(at_ms, seconds, samples, kept)
         self._metadata = exposition.metadata
         return self.rows.scraped(exposition, at_ms, seconds)
 

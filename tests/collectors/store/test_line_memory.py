@@ -42,7 +42,7 @@ def outcome(memory: LineMemory, body: bytes, openmetrics: bool) -> object:
     try:
         read: Exposition = memory.parse(body, openmetrics=openmetrics, sample_limit=8)
     except ExpositionError as error:
-        return str(error), error.samples_before
+        return str(error), error.samples, error.samples_kept
     series = [dict(labels) for labels in read.layout.series]
     return (
         series,

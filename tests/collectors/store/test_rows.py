@@ -26,7 +26,7 @@ class Scraped:
 
     def bad(self, samples: int = 0) -> list[Row]:
         self._at_ms += 5000
-        return self.rows.failed(self._at_ms, 0.5, samples)
+        return self.rows.failed(self._at_ms, 0.5, samples, samples)
 
 
 def values(row: Row) -> dict[str, float | None]:
