@@ -51,7 +51,7 @@ def console_of(
         settings=settings,
         scope=dict(scope or {}),
         incidents_folder=Path(environment.get("PAGEWATCH_INCIDENTS") or data / "incidents"),
-        walks_file=Path(environment.get("PAGEWATCH_WALKS") or data / "walks.sqlite"),
+        records_file=Path(environment["PAGEWATCH_RECORDS"]) if environment.get("PAGEWATCH_RECORDS") else None,
         simulator_url=environment.get("PAGEWATCH_SIMULATOR", ""),
     )
 

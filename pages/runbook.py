@@ -1,5 +1,6 @@
-"""runbook"""
+"""Next step?"""
 
 from pages.ui.frame import live_page
+from pages.ui.runbook_page import draw
 
-live_page(lambda here: None)
+live_page(draw)

@@ -23,7 +23,8 @@ class Console:
     settings: Settings
     scope: Mapping[str, str] = field(default_factory=dict)
     incidents_folder: Path = Path("incidents")
-    walks_file: Path | None = None
+    records_file: Path | None = None
+    """Where walks and incidents are kept; None = where the settings say."""
     simulator_url: str = ""
     """Control address of the bundled simulator, '' when this console does not look at it."""
     clock: Callable[[], int] = wall_clock_ms

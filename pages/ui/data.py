@@ -20,13 +20,12 @@ from collectors.settings import Settings
 from collectors.source import Source, SourceBroken, SourceError
 from collectors.sources import capsule_of, open_source
 from pages.ui import library
-from pages.ui.charts import Mark
 from pages.ui.console import console
 from pages.ui.theme import SlotMemory
 from pages.ui.view import Extent, View, read
 from runbooks.diagnosis import diagnose
-from runbooks.engine import Answer, walk
-from runbooks.findings import Walk
+from runbooks.engine import Answer, verify, walk
+from runbooks.findings import Finding, Walk
 from runbooks.verdicts import Diagnosis
 
 SLOWEST_REFRESH_MS, FASTEST_REFRESH_MS = 30_000, 5_000
@@ -244,9 +243,6 @@ def newest_age_seconds(picture: FleetPicture) -> float | None:
     return min((row.age_seconds for row in picture.replicas if row.age_seconds is not None), default=None)
 
 
-def story(key: str) -> tuple[Mark, ...]:
-    """Marks over the whole recording: what its manifest names."""
-    capsule = held(key).capsule
-    if capsule is None:
-        return ()
-    return tuple(Mark(mark.text or mark.kind, mark.at_ms, tone="text") for mark in capsule.manifest.marks)
+def verified(view: View, runbook_id: str, verify_id: str, instance: str | None, engine: str | None) -> Finding:
+    """The runbook's check of a change, at the view's instant. Raises RunbookError, SourceError."""
+    return verify(runbook_id, verify_id, source_at(view), view.at_ms, settings(), instance, engine)

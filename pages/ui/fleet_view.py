@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -146,19 +146,6 @@ def _worse(scene: Scene) -> Answer:
     return Answer("Worse", word, detail, "warn" if drain.kind == "never" or late else "ok", doubt)
 
 
-def _total(panel: Panel) -> Floats:
-    rows = [line.values for line in panel.lines]
-    if not rows:
-        return np.full(1, np.nan)
-    stack = np.stack(rows)
-    return np.where(np.isnan(stack).all(axis=0), np.nan, np.nansum(stack, axis=0))
-
-
-def _line(panel: Panel, key: str) -> Floats:
-    line = panel.line(key)
-    return line.values if line is not None else np.full(1, np.nan)
-
-
 def _change(figure: Figure) -> str:
     if figure.value is None:
         return figure.note
@@ -170,36 +157,44 @@ def _change(figure: Figure) -> str:
     return f"{'same as' if same else ('+' if moved > 0 else '-') + number + (' ' + unit if figure.unit == 'seconds' else '') + ' vs'} {duration(figure.earlier_ms / 1000)} ago"
 
 
-def _tile(label: str, figure: Figure, history: Floats, doubts: Sequence[str], *, tone: str = "", kind: str = "", unit: str | None = None) -> Tile:  # fmt: skip
+def _tile(label: str, figure: Figure, doubts: Sequence[str], *, history: Floats | None = None, tone: str = "", kind: str = "", unit: str | None = None) -> Tile:  # fmt: skip
     doubt = "; ".join((*figure.tainted, *doubts))
+    shown = history if history is not None else figure.history if figure.history is not None else np.full(1, np.nan)
     kind = kind or ("" if figure.evidence == "measured" else figure.evidence)
     if figure.value is None:
-        return Tile(label, STATUS_WORDS[figure.status], "", "", history, "muted", kind, figure.note, doubt)
+        return Tile(label, STATUS_WORDS[figure.status], "", "", shown, "muted", kind, figure.note, doubt)
     number, word = amount(figure.value, figure.unit)
-    return Tile(label, number, word if unit is None else unit, _change(figure), history, tone, kind, doubt=doubt)
+    return Tile(label, number, word if unit is None else unit, _change(figure), shown, tone, kind, doubt=doubt)
 
 
 def tiles(scene: Scene) -> list[Tile]:
     """Wait, waiting, tokens out, finished against arriving, preemptions."""
-    picture, totals = scene.picture, scene.picture.totals
+    totals = scene.picture.totals
     arriving = totals.arrivals
     beside = f"of ~{digits(arriving.value)} /s arriving" if arriving.value is not None else "/s"
-    late = totals.worst_wait.value is not None and totals.worst_wait.value > scene.settings.slo.time_to_first_token.threshold_seconds  # fmt: skip
-    none = np.full(1, np.nan)
-    wait = totals.worst_wait
-    nothing_waits = totals.waiting.value == 0 and wait.value is None
-    wait_tile = (
-        Tile("Wait now, worst", "0", "s", "nothing waits", none, kind="derived")
-        if nothing_waits
-        else _tile("Wait now, worst", wait, none, scene.doubts("requests_waiting"), tone="warn" if late else "")
-    )
+    limit = scene.settings.slo.time_to_first_token.threshold_seconds
+    late = "warn" if totals.worst_wait.value is not None and totals.worst_wait.value > limit else ""
+    waits = scene.doubts("requests_waiting")
+    if totals.waiting.value == 0 and totals.worst_wait.value is None:
+        history = totals.wait.history if totals.wait.history is not None else np.full(1, np.nan)
+        worst = Tile("Wait now, worst", "0", "s", "nothing waits", history, kind="derived")
+    else:
+        worst = _tile("Wait now, worst", totals.worst_wait, waits, history=totals.wait.history, tone=late)
+        if totals.wait.value is not None:
+            worst = replace(worst, change=f"fleet {figure_text(totals.wait)}")
     return [
-        wait_tile,
-        _tile("Waiting", totals.waiting, _total(picture.waiting), scene.doubts("requests_waiting"), tone="warn" if late else ""),
-        _tile("Tokens out", totals.generation_tokens, none, scene.doubts("generation_tokens")),
-        _tile("Finished", totals.finished, _line(picture.flow, "completions"), scene.doubts("requests_finished"), kind="arrivals estimated" if arriving.value is not None else "", unit=beside),
-        _tile("Preemptions", totals.preemptions, none, scene.doubts("preemptions")),
-    ]  # fmt: skip
+        worst,
+        _tile("Waiting", totals.waiting, waits, tone=late),
+        _tile("Tokens out", totals.generation_tokens, scene.doubts("generation_tokens")),
+        _tile(
+            "Finished",
+            totals.finished,
+            scene.doubts("requests_finished"),
+            kind="arrivals estimated" if arriving.value is not None else "",
+            unit=beside,
+        ),
+        _tile("Preemptions", totals.preemptions, scene.doubts("preemptions")),
+    ]
 
 
 def _grid(scene: Scene, panel: Panel | QuantilePanel) -> dict[str, object]:
@@ -254,7 +249,7 @@ def quantile_series(panel: QuantilePanel) -> tuple[Quantile, ...]:
 
 def panels(scene: Scene) -> list[Chart]:
     """Waiting, KV usage, arrivals and completions, time to first token; then running and the token gap."""
-    picture, settings = scene.picture, scene.settings
+    picture = scene.picture
     slo = picture.totals.time_to_first_token_slo
     gap_slo = picture.totals.inter_token_latency_slo
 

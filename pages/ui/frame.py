@@ -10,7 +10,7 @@ import streamlit as st
 from collectors.fleet_picture import FleetPicture
 from collectors.instants import format_instant
 from collectors.source import SourceError
-from pages.ui import data, nav, states, view
+from pages.ui import data, nav, states, story, view
 from pages.ui.data import Seen
 from pages.ui.markup import Markup, icon, tag
 from pages.ui.source_bar import Player, Standing, TrackMark, source_bar
@@ -105,7 +105,7 @@ def standing(here: View, seen: Seen[FleetPicture]) -> Standing:
 
 def track(here: View) -> tuple[TrackMark, ...]:
     """Marks of the player: what the recording carries and what the diagnosis over time found."""
-    return tuple(TrackMark(mark.label, mark.from_ms, mark.to_ms, mark.tone) for mark in data.story(here.source_key))
+    return tuple(TrackMark(mark.label, mark.from_ms, mark.to_ms, mark.tone) for mark in story.marks(here.source_key))
 
 
 def _backend(picture: FleetPicture) -> str:

@@ -57,7 +57,17 @@ def duration(value: float) -> str:
 
 
 def percent(ratio: float) -> str:
-    return f"{digits(ratio * 100)} %"
+    return f"{_hundredths(ratio)} %"
+
+
+def _hundredths(ratio: float) -> str:
+    """Percent with one decimal below ten and near a hundred, none between; what is not zero never reads as zero."""
+    value = ratio * 100
+    if 0 < abs(value) < 0.05:
+        return "< 0.1"
+    if 99 < value < 100:
+        return f"{min(value, 99.9):.1f}"
+    return f"{value:.1f}".removesuffix(".0") if abs(value) < 9.95 else f"{value:.0f}"
 
 
 def amount(value: float, unit: str) -> tuple[str, str]:
@@ -66,7 +76,7 @@ def amount(value: float, unit: str) -> tuple[str, str]:
         number, _, word = seconds(value).partition(" ")
         return number, word
     if unit == "ratio":
-        return digits(value * 100), "%"
+        return _hundredths(value), "%"
     return digits(value), UNIT_WORDS.get(unit, unit)
 
 

@@ -1,0 +1,279 @@
+"""The Runbook page: the list by symptom, or one walk with its steps, evidence, answers and outcome."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import streamlit as st
+
+from collectors.source import SourceError
+from pages.ui import charts, data, nav, records, states, view
+from pages.ui.fleet_page import scene_of
+from pages.ui.frame import gestures, runbook_query
+from pages.ui.markup import icon, tag
+from pages.ui.runbook_view import (
+    SYMPTOMS,
+    evidence_chart,
+    evidence_groups,
+    head_html,
+    numbers_html,
+    opened_step,
+    outcome_html,
+    step_items,
+)  # fmt: skip
+from pages.ui.steps import step_list
+from pages.ui.table import Cell, Column, Row, table
+from pages.ui.view import View
+from pages.ui.words import clock, day_and_clock
+from runbooks.engine import RunbookError
+from runbooks.findings import Finding, Walk
+from runbooks.library import library, load
+from runbooks.records import RecordsError
+from runbooks.runbook import Runbook
+from runbooks.walk_export import to_markdown
+from runbooks.walks import NoSuchWalk, RecordedWalk, WalkConflict
+
+WORDS = {"yes": "yes", "no": "no", "inconclusive": "cannot be told", "error": "query failed", "needs_answer": "needs your answer"}  # fmt: skip
+LOG_LIMIT = 2_000_000
+
+
+def draw(here: View) -> None:
+    """The page: with `id` a walk, without one the list."""
+    wanted = nav.given("id")
+    if not wanted:
+        _list(here)
+        return
+    try:
+        runbook = load(wanted)
+    except RunbookError as error:
+        states.empty("Unknown runbook", str(error), "Choose one from the list.")
+        _back()
+        return
+    if here.mode == "live":  # a walk is about an instant: hold it, so that figures do not move while they are read
+        view.pin(here.at_ms)
+        st.rerun()
+    _walk_page(here, runbook)
+
+
+def _back() -> None:
+    st.page_link(
+        nav.FILES["runbook"], label="All runbooks", icon=":material/arrow_back:", query_params=dict(view.kept())
+    )
+
+
+def _list(here: View) -> None:
+    found = data.diagnosis(here).value
+    firing = {anomaly.runbook: anomaly for anomaly in found.anomalies} if found is not None else {}
+    last = {walk.runbook: walk for walk in reversed(records.history(limit=200))}
+    books = library()
+    opened: list[str | None] = []
+    for symptom, title in SYMPTOMS.items():
+        rows = [
+            Row(
+                book.title,
+                (
+                    Cell(f"fires on {firing[book.id].where}", "warn", "warn") if book.id in firing else Cell("quiet", "muted"),
+                    Cell(book.meaning),
+                    Cell(f"{len(book.step)} steps", "muted"),
+                    Cell(f"walk {last[book.id].id}, {day_and_clock(last[book.id].started_ms)}" if book.id in last else "never walked", "muted"),
+                ),
+                nav.link("runbook", **runbook_query(here, book.id)),
+            )
+            for book in sorted(books.values(), key=lambda book: (book.id not in firing, book.title))
+            if book.symptom == symptom
+        ]  # fmt: skip
+        if rows:
+            with states.section(title):
+                columns = (Column(title), Column("now"), Column("means", "wrap"), Column(""), Column("last walk"))
+                opened.append(table(columns, rows, key=f"books_{symptom}"))
+    for address in opened:
+        if address:
+            nav.follow(address)
+
+
+def _recorded() -> RecordedWalk | None:
+    number = nav.given("walk")
+    if not number.isdigit():
+        return None
+    try:
+        return records.walks().get(int(number[:12]))
+    except (NoSuchWalk, RecordsError) as error:
+        states.line("warn", str(error))
+        return None
+
+
+def _walk_page(here: View, runbook: Runbook) -> None:
+    instance, engine = nav.given("instance") or None, nav.given("engine") or None
+    recorded = _recorded()
+    if recorded is not None and recorded.runbook != runbook.id:
+        states.line("warn", f"Walk {recorded.id} belongs to another runbook and is not shown here.")
+        recorded = None
+    try:
+        seen = data.walked(here, runbook.id, instance, engine, recorded.answers() if recorded is not None else {})
+    except RunbookError as error:
+        states.empty("This walk cannot be made", str(error), "Open it from the Fleet page, or without a replica.")
+        _back()
+        return
+    walk = seen.value
+    if walk is None or seen.error is not None:
+        states.trouble(
+            "This walk cannot be made now.",
+            seen.error.cause if seen.error else "",
+            seen.error.next_step if seen.error else "",
+        )
+        if walk is None:
+            return
+    started = f"walk {recorded.id}, started by {recorded.started_by} {clock(recorded.started_ms)}" if recorded else ""
+    with st.container(horizontal=True, vertical_alignment="center", key="walk_head"):
+        _back()
+    st.html(head_html(runbook, walk, clock(walk.at_ms), started))
+    finding = opened_step(walk, nav.given("step"))
+    left, right = st.columns([9, 11], gap="small")
+    with left, states.section("The steps"):
+        chosen = step_list(step_items(walk), finding.step_id, key="steps")
+        if chosen and chosen != finding.step_id:
+            st.query_params["step"] = chosen
+            st.rerun(scope="fragment")
+    with right, states.section("The evidence"):
+        _detail(here, runbook, walk, finding, recorded)
+    with states.section("The outcome"):
+        st.html(outcome_html(walk))
+        _after(here, runbook, walk, recorded)
+    with st.expander("About this runbook: why this order, what the metrics cannot tell"):
+        st.markdown(runbook.prose)
+
+
+def _detail(here: View, runbook: Runbook, walk: Walk, finding: Finding, recorded: RecordedWalk | None) -> None:
+    level = {"yes": "warn", "error": "bad", "needs_answer": "unknown", "inconclusive": "unknown"}.get(
+        finding.finding, "ok"
+    )
+    st.html(
+        tag(
+            "div",
+            tag("h4", icon(level), finding.question),
+            tag("div", f"{WORDS[finding.finding].capitalize()}. {finding.says}" if finding.says else WORDS[finding.finding].capitalize()),
+            tag("div", finding.why, class_="pw-sub") if finding.why else None,
+            class_="pw-card",
+        )
+    )  # fmt: skip
+    if finding.numbers:
+        st.html(numbers_html(finding.numbers))
+    _evidence(here, finding)
+    for line in finding.instructions:
+        if line.startswith("$ "):
+            st.code(line[2:], language=None, wrap_lines=True)
+        else:
+            st.text(line)
+    _answer(here, runbook, walk, finding, recorded)
+
+
+def _evidence(here: View, finding: Finding) -> None:
+    scene = scene_of(here)
+    if scene is None:
+        return
+    drawn = []
+    for which, group in enumerate(evidence_groups(finding)):
+        title = group[0].label.capitalize() if len(group) == 1 else "Evidence"
+        with states.section(title):
+            panels = []
+            for number in group:
+                seen = data.drawn(here, number.promql, number.unit)
+                if seen.value is None:
+                    raise seen.error or SourceError("no answer")
+                panels.append(seen.value)
+            chart = evidence_chart(title, group, panels, scene.slots, scene.axis, (), here.at_ms)
+            drawn.append(charts.live_chart(charts.pack(chart, group="walk"), key=f"evidence_{which}"))
+    gestures(here, drawn)
+
+
+def _begin(walk: Walk) -> RecordedWalk:
+    """Start recording this walk; its number goes into the address."""
+    began = records.walks().start(walk, records.who(), nav.given("instance") or None, nav.given("engine") or None)
+    st.query_params["walk"] = str(began.id)
+    return began
+
+
+def _answer(here: View, runbook: Runbook, walk: Walk, finding: Finding, recorded: RecordedWalk | None) -> None:
+    """Answers of manual and pasted steps, and notes; the first of them starts a recorded walk."""
+    key = f"{runbook.id}_{finding.step_id}"
+    try:
+        if finding.kind == "manual":
+            said = st.segmented_control(
+                "Your answer", ["yes", "no", "skip"], key=f"answer_{key}", default=_given(recorded, finding)
+            )
+            if said and said != _given(recorded, finding):
+                _say(walk, finding, recorded, value=said)
+        elif finding.kind == "pasted":
+            log = st.text_area(
+                "Paste the log (it stays on this machine)", key=f"log_{key}", height=120, max_chars=LOG_LIMIT
+            )
+            if st.button("Read it", key=f"read_{key}", disabled=not log.strip()):
+                _say(walk, finding, recorded, log=log)
+        for event in recorded.notes(finding.step_id) if recorded is not None else ():
+            st.html(tag("div", f"{event.who}, {clock(event.at_ms)}: {event.body.get('note', '')}", class_="pw-muted"))
+        with (
+            st.form(f"note_{key}", border=False, clear_on_submit=True),
+            st.container(horizontal=True, vertical_alignment="bottom"),
+        ):
+            text = st.text_input(
+                "Note", key=f"text_{key}", placeholder="what you saw or did", label_visibility="collapsed"
+            )
+            if st.form_submit_button("Add note") and text.strip():
+                begun = recorded or _begin(walk)
+                records.walks().note(begun.id, finding.step_id, records.who(), text)
+                st.rerun()
+    except WalkConflict as conflict:
+        states.line("warn", str(conflict))
+    except RecordsError as error:
+        states.line("warn", "Answers and notes cannot be kept.", str(error))
+
+
+def _given(recorded: RecordedWalk | None, finding: Finding) -> str | None:
+    answer = recorded.answers().get(finding.step_id) if recorded is not None else None
+    return answer.value if answer is not None else None
+
+
+def _say(walk: Walk, finding: Finding, recorded: RecordedWalk | None, *, value: Literal["yes", "no", "skip"] | Any = None, log: str | None = None) -> None:  # fmt: skip
+    begun = recorded or _begin(walk)
+    records.walks().answer(begun.id, finding.step_id, records.who(), seen=begun.seq, value=value, log=log)
+    if finding.next:
+        st.query_params["step"] = finding.next
+    st.rerun()
+
+
+def _after(here: View, runbook: Runbook, walk: Walk, recorded: RecordedWalk | None) -> None:
+    leaf = walk.outcome
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        if leaf.runbook and leaf.runbook != runbook.id:
+            place = walk.where.places[0].instance if walk.where.places and walk.where.scope != "fleet" else ""
+            st.page_link(
+                nav.FILES["runbook"], label=f"Go on with: {load(leaf.runbook).title}", icon=":material/arrow_forward:",
+                query_params=runbook_query(here, leaf.runbook, instance=place),
+            )  # fmt: skip
+        try:
+            if recorded is None:
+                if st.button("Record this walk", help="Keeps findings, answers and notes under a number"):
+                    _begin(walk)
+                    st.rerun()
+            else:
+                if recorded.walk != walk and not recorded.closed and walk.at_ms == recorded.at_ms:
+                    recorded = records.walks().walked(recorded.id, walk, records.who())
+                st.download_button(
+                    "Export walk", to_markdown(recorded), f"walk-{recorded.id}.md", "text/markdown", on_click="ignore"
+                )
+        except RecordsError as error:
+            states.line("warn", "Walks cannot be kept.", str(error))
+        if leaf.verify_step and st.button("Check now whether a change helped"):
+            st.session_state["pw_verify"] = (runbook.id, here.at_ms)
+    if leaf.verify_step and st.session_state.get("pw_verify") == (runbook.id, here.at_ms):
+        _verify(here, runbook, leaf.verify_step)
+
+
+def _verify(here: View, runbook: Runbook, verify_step: str) -> None:
+    """The runbook's own check: for a live source as of now, for a replay as of the cursor."""
+    from dataclasses import replace
+
+    when = here if here.mode == "replay" else replace(here, at_ms=data.settings_clock_ms())
+    finding = data.verified(when, runbook.id, verify_step, nav.given("instance") or None, nav.given("engine") or None)
+    level = {"yes": "ok", "no": "warn"}.get(finding.finding, "unknown")
+    states.line(level, f"{finding.question} {WORDS[finding.finding].capitalize()}, at {clock(when.at_ms)} UTC.", ", ".join(f"{n.label} {n.words}" for n in finding.numbers))  # fmt: skip
