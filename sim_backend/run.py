@@ -142,12 +142,12 @@ def _layout(instance: str, pages: tuple[tuple[Family, ...], ...]) -> Layout:
             for name, pairs in family.samples:
                 names.append(name)
                 labels.append(dict((*pairs, *target)))
-                kinds.append(family.kind)
+                kinds.append("gauge" if name.endswith("_created") else family.kind)
                 helps.append(family.help)
     for name in ("up", *SCRAPE_ROWS):
         names.append(name)
         labels.append(dict(target))
-        kinds.append("gauge")
+        kinds.append("")
         helps.append("")
     return Layout(instance, tuple(names), tuple(labels), tuple(kinds), tuple(helps))
 
