@@ -38,8 +38,10 @@ RATES = (
     Part("prefix_hits", "prefix_cache_hits"),
 )
 CAPACITY = (Part("first_tokens", "time_to_first_token", "_count"), Part("generation_tokens", "generation_tokens"))
-LAYOUT_POINTS = 8
-"""How often within the window the bucket layouts are looked at."""
+
+
+CAPACITY_POINTS = 120
+"""How often within the window a sustained rate is looked for."""
 
 
 def ends_on_step(window: Window) -> Window:
@@ -75,8 +77,8 @@ def _questions(plan: Plan, discovery: Discovery, window: Window, settings: Setti
         Question("replica_first_token", plan.buckets("time_to_first_token", short, replica), at_ms=at),
         Question(
             "layouts",
-            plan.layouts(("time_to_first_token", "inter_token_latency")),
-            window=coarse(window),
+            plan.layouts(("time_to_first_token", "inter_token_latency"), looked_back_ms(window)),
+            at_ms=at,
             optional=True,
         ),
         Question("capacity", _capacity_promql(plan, window, short), at_ms=at, optional=True),
@@ -86,9 +88,10 @@ def _questions(plan: Plan, discovery: Discovery, window: Window, settings: Setti
     return asked
 
 
-def coarse(window: Window) -> Window:
-    step = max((window.end_ms - window.start_ms) // LAYOUT_POINTS, window.step_ms)
-    return ends_on_step(Window(window.start_ms, window.end_ms, step))
+def looked_back_ms(window: Window) -> tuple[int, ...]:
+    """Where bucket layouts are looked at: now, and in the middle of the window, so that a rollout shows as long as it lasts."""
+    length = window.end_ms - window.start_ms
+    return tuple(dict.fromkeys((0, length // 2000 * 1000)))
 
 
 def _capacity_promql(plan: Plan, window: Window, short: str) -> str:
@@ -98,7 +101,7 @@ def _capacity_promql(plan: Plan, window: Window, short: str) -> str:
     waiting = plan.spellings("requests_waiting")
     if length <= 0 or not waiting:
         return ""
-    step = max(window.step_ms, length // 240 // 1000 * 1000, 1000)
+    step = max(window.step_ms, length // CAPACITY_POINTS // 1000 * 1000, 1000)
     queued = " or ".join(f"sum by ({by}) (min_over_time({plan.selector((name,))}[{short}])) > 0" for name in waiting)
     members = []
     for part in CAPACITY:
@@ -117,7 +120,8 @@ def _picture(
     short_ms = rate_window_ms(discovery.scrape_interval_seconds)
     panel_ms = panel_window_ms(discovery.scrape_interval_seconds, window.step_ms)
     gauges = rank_gauges(answers.frame("gauges", window), plan)
-    tree = discovery.tree(tuple(gauges.rows_of))
+    known = all(plan.tree.replica(key) is not None for key in gauges.rows_of)
+    tree = plan.tree if known else discovery.tree(tuple(gauges.rows_of))
     times_seconds = window.times_ms() / 1000
     if discovery.scrape_interval_seconds is not None:
         gauges = without_stale_tails(gauges, tree, times_seconds, discovery.scrape_interval_seconds)
@@ -148,7 +152,7 @@ def _picture(
     ages = [row.age_seconds for row in rows if row.age_seconds is not None and row.scraped in ("up", "unknown")]
     age = min(ages, default=None)
     series = _fleet_series(answers, window, plan, gauges, panel_ms, promql, tainted, age)
-    layouts = answers.frame("layouts", coarse(window))
+    layouts = answers.vector("layouts")
     histograms = {
         signal: merged_histogram(answers, signal, signal, plan, window, panel_ms, layouts)
         for signal in ("time_to_first_token", "inter_token_latency")

@@ -50,8 +50,8 @@ class RankGauges:
 
     def highest(self, signal: str, key: Key) -> Floats:
         rows = self.values[signal][list(self.rows_of.get(key, ()))]
-        if not len(rows):
-            return np.full(self.values[signal].shape[1], np.nan)
+        if len(rows) < 2:
+            return rows[0] if len(rows) else np.full(self.values[signal].shape[1], np.nan)
         return np.where(np.isnan(rows).all(axis=0), np.nan, np.max(np.nan_to_num(rows, nan=-np.inf), axis=0))
 
 

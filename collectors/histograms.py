@@ -12,11 +12,11 @@ from collectors.asking import Answers
 from collectors.dialect import NOT_IN_VERSION
 from collectors.figures import FigureStatus, QuantileFigure, QuantilePanel, ShareUnder, figure
 from collectors.identity import FleetTree, Key
-from collectors.model import Floats, Frame, Vector, Window
+from collectors.model import Floats, Vector, Window
 from collectors.quantile_values import QuantileSeries
 from collectors.quantiles import bucket_rows, quantile_series, share_under, snap_threshold
 from collectors.settings import Objective
-from collectors.signals import Plan, duration_text
+from collectors.signals import AT, Plan, duration_text
 
 QUANTILES = (0.5, 0.95, 0.99)
 
@@ -135,7 +135,13 @@ def missing_status(plan: Plan, signal: str, frame_rows: int) -> tuple[FigureStat
 
 
 def merged_histogram(
-    answers: Answers, what: str, signal: str, plan: Plan, window: Window, rate_window: int, layouts: Frame | None = None
+    answers: Answers,
+    what: str,
+    signal: str,
+    plan: Plan,
+    window: Window,
+    rate_window: int,
+    layouts: Vector | None = None,
 ) -> MergedHistogram:
     """The answer of a bucket query named `what` as a merged histogram; `layouts` tells how many series stand behind each bound."""
     frame = answers.frame(what, window)
@@ -160,16 +166,20 @@ def unit_of(plan: Plan, signal: str) -> str:
     return next(entry.unit for entry in plan.dialect.entries if entry.signal == signal)
 
 
-def _layout_counts(layouts: Frame, plan: Plan, signal: str, bounds: Floats) -> Floats | None:
-    """Series behind each bound at every step of the (coarse) layout frame: the most over the signal's names, (bounds, steps)."""
+def _layout_counts(layouts: Vector, plan: Plan, signal: str, bounds: Floats) -> Floats | None:
+    """Series behind each bound at each instant that was looked at, (bounds, instants); None where nothing was counted."""
     names = {name + "_bucket" for name in plan.spellings(signal)}
-    chosen = [index for index, labels in enumerate(layouts.labels) if labels.get("__name__") in names]
-    if not chosen or not len(bounds):
+    instants: dict[str, list[int]] = defaultdict(list)
+    for index, labels in enumerate(layouts.labels):
+        if labels.get("__name__") in names:
+            instants[labels.get(AT, "")].append(index)
+    if not instants or not len(bounds):
         return None
-    counted, counts = bucket_rows([layouts.labels[index] for index in chosen], layouts.values[chosen])
-    table = np.zeros((len(bounds), counts.shape[1]))
-    for row, bound in enumerate(bounds.tolist()):
-        at = np.flatnonzero(counted == bound)
-        if len(at):
-            table[row] = np.nan_to_num(counts[at[0]])
+    table = np.zeros((len(bounds), len(instants)))
+    for column, chosen in enumerate(instants.values()):
+        counted, counts = bucket_rows([layouts.labels[index] for index in chosen], layouts.values[chosen])
+        at = np.searchsorted(counted, bounds)
+        there = at < len(counted)
+        there[there] = counted[at[there]] == bounds[there]
+        table[there, column] = counts[at[there], 0]
     return table

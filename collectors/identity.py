@@ -88,9 +88,13 @@ class FleetTree:
     duplicated: bool
     """Whether some process is scraped more than once, so that sums need a `max by` first."""
     findings: tuple[Finding, ...]
+    engines: tuple[EngineVersion, ...] = field(init=False, repr=False, compare=False)
+    """The distinct engine versions among the replicas."""
     _by_key: Mapping[Key, Replica] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        found = dict.fromkeys(replica.engine for replica in self.replicas if replica.engine is not None)
+        object.__setattr__(self, "engines", tuple(found))
         object.__setattr__(self, "_by_key", {replica.key: replica for replica in self.replicas})
 
     def replica(self, key: Key) -> Replica | None:
@@ -98,10 +102,6 @@ class FleetTree:
 
     def key_of(self, labels: Labels) -> Key:
         return tuple(labels.get(label, "") for label in self.replica_labels)
-
-    @property
-    def engines(self) -> tuple[EngineVersion, ...]:
-        return tuple(dict.fromkeys(replica.engine for replica in self.replicas if replica.engine is not None))
 
     @property
     def engine_text(self) -> str:

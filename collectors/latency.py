@@ -11,7 +11,7 @@ from collectors.asking import Answers, Question
 from collectors.dialect import UnknownSignal
 from collectors.discovery import discover
 from collectors.figures import Figure, FigureStatus, Line, Panel, QuantileFigure
-from collectors.fleet import coarse, ends_on_step
+from collectors.fleet import ends_on_step, looked_back_ms
 from collectors.fleet_rows import instant_rates
 from collectors.flow import duration_words
 from collectors.histograms import (
@@ -75,7 +75,7 @@ def latency_picture(
     ranking_ms = min(length, LONGEST_RANKING_MS)
     answers.ask(_questions(plan, window, chosen, panel_ms, ranking_ms, earlier_ms))
 
-    layouts = answers.frame("layouts", coarse(window))
+    layouts = answers.vector("layouts")
     merged = {
         signal: merged_histogram(answers, signal, signal, plan, window, panel_ms, layouts)
         for signal in dict.fromkeys((*SIGNALS, chosen))
@@ -139,7 +139,7 @@ def _questions(
         Question("rates", plan.chain(parts, panel), window=window),
         Question("ranking", plan.buckets(chosen, ranking, replica), at_ms=window.end_ms),
         Question("ranking_means", plan.chain(chosen_parts, ranking, replica), at_ms=window.end_ms),
-        Question("layouts", plan.layouts(signals), window=coarse(window), optional=True),
+        Question("layouts", plan.layouts(signals, looked_back_ms(window)), at_ms=window.end_ms, optional=True),
     ]
     for shift in earlier_ms:
         then = Window(window.start_ms - shift, window.end_ms - shift, window.step_ms)
