@@ -18,7 +18,7 @@ from collectors.model import Labels, MetricMeta, Samples, SourceInfo, Window
 from collectors.promql_text import selectors_of
 from collectors.source import QueryRejected, SourceBroken
 from collectors.store.blocks import Blocks
-from collectors.store.embedded import EmbeddedSource
+from collectors.store.embedded import EmbeddedSource, Semantics
 from collectors.store.promql import Result
 
 Progress = Callable[[float, str], None]
@@ -111,12 +111,16 @@ class CapsuleSource(EmbeddedSource):
     `cursor` is an instant, or a function that gives one anew for each question; None is the end of the recording.
     """
 
-    def __init__(self, capsule: Capsule, cursor: int | Callable[[], int] | None = None) -> None:
+    def __init__(
+        self, capsule: Capsule, cursor: int | Callable[[], int] | None = None, *, semantics: Semantics = "3.x"
+    ) -> None:
         self.capsule = capsule
         end_ms = capsule.manifest.window.end_ms
         fixed_ms = end_ms if cursor is None else cursor
         clock = fixed_ms if callable(fixed_ms) else lambda: fixed_ms
-        super().__init__(capsule.lazy_blocks, name=capsule.title, kind="capsule", clock=clock, until=clock)
+        super().__init__(
+            capsule.lazy_blocks, name=capsule.title, kind="capsule", clock=clock, until=clock, semantics=semantics
+        )
 
     def info(self) -> SourceInfo:
         origin = self.capsule.manifest.source
