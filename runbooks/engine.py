@@ -53,7 +53,7 @@ class _Scene:
     source: Source
     at_ms: int
     where: Where
-    binding: Binding
+    bindings: Mapping[str, Binding]
     diagnosis: Diagnosis
     readings: Mapping[Place, Reading]
     settings: Settings
@@ -133,17 +133,22 @@ def _scene(
     source: Source, at_ms: int, settings: Settings, seen: Observations, judged: Diagnosis, where: Where
 ) -> _Scene:
     names = names_of(settings_dialect(settings), settings.identity.rank)
-    place_matchers, rank_matchers = matchers(where, seen, settings.identity.rank)
+    place, rank = matchers(where, seen, settings.identity.rank)
+    scope: tuple[str, ...] = ()
     if isinstance(source, ScopedSource) and source.scope:  # so that a copied query means the same elsewhere
-        place_matchers = (*place_matchers, scope_matchers(source.scope))
+        scope = (scope_matchers(source.scope),)
     values = parameters(
         settings,
         rate_window_seconds=rate_window_seconds(seen.interval_ms / 1000 if seen.interval_ms else 15.0),
         lookback_seconds=LOOKBACK_MS / 1000,
         names=names,
     )
-    binding = Binding(names, values, place_matchers, rank_matchers)
-    return _Scene(source, at_ms, where, binding, judged, scene_of(seen, settings).readings, settings, {})
+    bindings = {
+        "place": Binding(names, values, place + scope, rank),
+        "replica": Binding(names, values, place + scope),
+        "fleet": Binding(names, values, scope),
+    }
+    return _Scene(source, at_ms, where, bindings, judged, scene_of(seen, settings).readings, settings, {})
 
 
 _FAILED = "query failed: "
@@ -156,7 +161,7 @@ def _number(query: Query, scene: _Scene) -> Number:
     if query.reading:
         return _as_number(query, "", *_read(query, scene))
     try:
-        promql = resolve(query.promql, scene.binding)
+        promql = resolve(query.promql, scene.bindings[query.across])
     except TemplateError as error:
         return _as_number(query, "", None, {}, f"not in this engine version: {error}")
     key = f"{query.of}:{promql}"

@@ -56,6 +56,8 @@ class Query(_Table):
     """Words for the page; default: the name without underscores."""
     of: Literal["max", "min", "sum"] = "max"
     """Which of several series stands for the place (the worst one), or their sum."""
+    across: Literal["place", "replica", "fleet"] = "place"
+    """Whom the query sees: the place, its whole replicas (all ranks), or every replica of the source."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> Query:

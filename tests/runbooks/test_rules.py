@@ -1,0 +1,143 @@
+"""The exported rules say what the detectors say, in a form that Prometheus and Alertmanager accept."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from collectors.settings import Settings
+from runbooks.library import library
+from runbooks.rules import RulesError, rule_groups, rule_tests, rules, rules_text, skipped
+from tests.real_programs import program
+
+
+def named(settings: Settings, name: str) -> dict[str, object]:
+    return next(rule for group in rule_groups(settings) for rule in group["rules"] if rule.get("alert") == name)
+
+
+def test_every_detector_is_a_rule_or_has_its_reason() -> None:
+    settings = Settings()
+    made = {f"{rule.runbook.id}.{rule.detector.name}" for rule in rules(settings)}
+    left_out = dict(skipped(settings))
+    for runbook in library().values():
+        for detector in runbook.detector:
+            key = f"{runbook.id}.{detector.name}"
+            assert (key in made) != bool(left_out.get(key)), key
+    assert left_out["replica_down.fewer_than_desired"] == "desired is not configured"
+    assert not [key for key in dict(skipped(Settings(desired_replicas=3))) if "." in key]
+
+
+def test_a_rule_links_to_its_runbook_at_its_place() -> None:
+    settings = Settings(alerts={"runbook_url": "https://console.example/base/"})
+    rule = named(settings, "PagewatchWaitingGrowthWaitSeconds")
+    assert rule["annotations"]["runbook_url"] == (
+        "https://console.example/base/runbook?id=waiting_growth"
+        "&instance={{ $labels.instance | urlquery }}&engine={{ $labels.engine | urlquery }}"
+    )
+    assert rule["labels"]["severity"] == "page"
+    assert rule["keep_firing_for"] == "1m"
+
+
+def test_the_operator_sets_thresholds_tiers_and_scope() -> None:
+    settings = Settings(
+        scope={"cluster": 'a"b'},
+        alerts={
+            "thresholds": {"rules": {"waiting_growth.wait_seconds": 12}},
+            "severity": {"waiting_growth": "ticket", "kv_pressure.usage": "ticket"},
+        },
+    )
+    rule = named(settings, "PagewatchWaitingGrowthWaitSeconds")
+    assert rule["expr"].endswith("> 12")
+    assert rule["expr"].count('{cluster="a\\"b"}') == 2
+    assert rule["labels"]["severity"] == "ticket"
+    assert named(settings, "PagewatchKvPressureUsage")["labels"]["severity"] == "ticket"
+
+
+@pytest.mark.parametrize(
+    "alerts",
+    [{"thresholds": {"rules": {"waiting_growth.nope": 1}}}, {"severity": {"nope": "page"}}],
+)
+def test_settings_for_detectors_that_do_not_exist_are_refused(alerts: dict[str, object]) -> None:
+    with pytest.raises(RulesError, match="no detector"):
+        rules_text(Settings(alerts=alerts))
+
+
+def test_unknown_dialects_and_forms_are_refused() -> None:
+    with pytest.raises(RulesError, match="no dialect for engine 'nope'"):
+        rules_text(Settings(), dialect="nope-1.0")
+    with pytest.raises(RulesError, match="prometheusrule"):
+        rules_text(Settings(), form="xml")
+
+
+def test_burn_rates_follow_the_objective() -> None:
+    settings = Settings(slo={"time_to_first_token": {"threshold_seconds": 1.0, "objective": 0.99}})
+    expr = named(settings, "PagewatchLatencySloFirstTokenFastBurn")["expr"]
+    assert 'le=~"1|1\\\\.0"' in expr
+    assert "/ 0.01" in expr
+    assert "[1h]" in expr
+    assert "[5m]" in expr
+    assert expr.endswith("> 14.4")
+
+
+def test_the_prometheus_rule_object_holds_the_same_groups() -> None:
+    whole = yaml.safe_load(rules_text(Settings(), form="prometheusrule"))
+    assert (whole["apiVersion"], whole["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    assert whole["spec"]["groups"] == yaml.safe_load(rules_text(Settings()))["groups"]
+
+
+def test_a_replica_that_is_down_mutes_everything_about_it() -> None:
+    config = yaml.safe_load(rules_text(Settings(), form="alertmanager"))
+    first = config["inhibit_rules"][0]
+    assert first["source_matchers"] == ['alertname="PagewatchReplicaDownTargetDown"']
+    assert first["equal"] == ["job", "instance"]
+    existing = {rule.runbook.id for rule in rules(Settings())}
+    for rule in config["inhibit_rules"]:
+        for matcher in rule["source_matchers"] + rule["target_matchers"]:
+            if matcher.startswith("runbook"):
+                assert set(matcher.partition('"')[2].rstrip('"').split("|")) <= existing
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    settings = Settings(desired_replicas=3)
+    (tmp_path / "rules.yaml").write_text(rules_text(settings))
+    (tmp_path / "alertmanager.yaml").write_text(rules_text(settings, form="alertmanager"))
+    for name, text in rule_tests(settings, "rules.yaml").items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.mark.real
+def test_promtool_accepts_the_rules_and_every_case_passes(exported: Path) -> None:
+    promtool = program("promtool")
+    checked = subprocess.run([promtool, "check", "rules", "rules.yaml"], cwd=exported, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    files = sorted(path.name for path in exported.glob("*.test.yaml"))
+    assert len(files) == len([runbook for runbook in library().values() if runbook.detector])
+    tested = subprocess.run([promtool, "test", "rules", *files], cwd=exported, capture_output=True, text=True)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+@pytest.mark.real
+def test_the_cases_can_fail(exported: Path) -> None:
+    text = (exported / "rules.yaml").read_text()
+    assert "> 5\n" in text
+    (exported / "rules.yaml").write_text(text.replace("> 5\n", "> 500\n"))
+    failed = subprocess.run(
+        [program("promtool"), "test", "rules", "waiting_growth.test.yaml"], cwd=exported, capture_output=True, text=True
+    )
+    assert failed.returncode == 1
+    assert "PagewatchWaitingGrowthWaitSeconds" in failed.stdout + failed.stderr
+
+
+@pytest.mark.real
+def test_alertmanager_accepts_the_snippet(exported: Path) -> None:
+    program("prometheus-alertmanager")
+    amtool = shutil.which("amtool")
+    assert amtool, "amtool comes with prometheus-alertmanager"
+    checked = subprocess.run(
+        [amtool, "check-config", "alertmanager.yaml"], cwd=exported, capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
