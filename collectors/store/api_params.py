@@ -64,7 +64,8 @@ class Parameters:
         try:
             return parse_time_ms(text)
         except ValueError as error:
-            raise _invalid(name, error) from None
+            said = f"Invalid time value for '{name}': {error}" if default_ms is not None else str(error)
+            raise _invalid(name, ValueError(said)) from None
 
     def duration_ms(self, name: str) -> int:
         """A duration in ms: seconds as a number, or 15s, 1h30m. Raises BadParameter."""

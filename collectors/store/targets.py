@@ -161,23 +161,18 @@ def target_of(address: str, labels: Mapping[str, str], job: str) -> Target:
         if not _LABEL_NAME.fullmatch(name):
             raise TargetsError(f"{name!r} is not a label name")
     address = labels.get("__address__", address)
-    scheme, separator, _ = address.partition("://")
+    _, separator, _ = address.partition("://")
     parts = urlsplit(address if separator else f"{labels.get('__scheme__', 'http')}://{address}")
-    scheme = parts.scheme
+    scheme, hostname = parts.scheme, parts.hostname or ""
     try:
         port = parts.port
     except ValueError:
         raise TargetsError(f"{address!r} has no valid port") from None
-    if (
-        scheme not in ("http", "https")
-        or parts.username is not None
-        or parts.fragment
-        or not _HOST.fullmatch(parts.hostname or "")
-    ):
+    if scheme not in ("http", "https") or parts.username is not None or parts.fragment or not _HOST.fullmatch(hostname):
         raise TargetsError(f"{address!r} is not host:port or an http(s) URL without credentials")
     if not separator and (parts.path or parts.query):
         raise TargetsError(f"{address!r} is not host:port; write a full URL to give a path")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    host = f"[{hostname}]" if ":" in hostname else hostname
     authority = f"{host}:{port or (443 if scheme == 'https' else 80)}"
     path = labels.get("__metrics_path__", parts.path if parts.path not in ("", "/") else "/metrics")
     params = parse_qsl(parts.query, keep_blank_values=True) + [
