@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from starlette.types import ASGIApp
@@ -15,9 +15,11 @@ from starlette.types import ASGIApp
 from collectors.source import SourceError
 from collectors.store.api import build_app
 from collectors.store.api_status import ServedData
+from collectors.store.blocks import Blocks
 from collectors.store.fetch import ScrapeLimits
 from collectors.store.hosts import HostCheck
 from collectors.store.own_metrics import own_metrics_route
+from collectors.store.promql import Engine
 from collectors.store.scrape import ScrapeSettings
 from collectors.store.store import DEFAULT_RETENTION_SECONDS, Store
 
@@ -40,13 +42,19 @@ def store_app(store: Store, *, host: str = "127.0.0.1", allowed_hosts: Sequence[
         now_ms=store.clock.now_ms,
         statuses=store.statuses,
         scrape_settings=settings,
-        problem=lambda: store.problem,
+        # A disk that refuses writes is no reason to be restarted: what waits in memory would be lost.
+        problem=lambda: store.problem if store.failed else "",
         flags=store.flags(),
         retention=f"{store.retention_ms / 1000:g}s",
         started_ms=store.started_ms,
     )
     app = build_app(served, [own_metrics_route(store)])
     return HostCheck(app, bound_to=host, allowed=allowed_hosts)
+
+
+def samples_app(blocks: Blocks, now_ms: Callable[[], int], *, host: str = "127.0.0.1") -> ASGIApp:
+    """The same API over samples that nothing is added to, an opened incident file for example; `now_ms` is its clock."""
+    return HostCheck(build_app(ServedData(blocks=blocks, engine=Engine(blocks), now_ms=now_ms)), bound_to=host)
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

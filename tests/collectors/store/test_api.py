@@ -11,7 +11,8 @@ from starlette.testclient import TestClient
 
 from collectors.store.api_params import BadParameter, Parameters, parse_api_duration_ms, parse_time_ms
 from collectors.store.hosts import HostCheck, host_of
-from collectors.store.server import store_app
+from collectors.store.server import samples_app, store_app
+from collectors.store.store import Store
 from tests.collectors.store import served
 from tests.collectors.store.served import BASE_MS, NOW_MS
 
@@ -191,3 +192,21 @@ def test_any_bytes_are_a_form_or_refused(query_string: bytes, form: bytes) -> No
     except BadParameter:
         return
     assert parsed.limit("a name that is not there") == 0
+
+
+def test_samples_that_nothing_is_added_to_are_served_at_their_own_clock() -> None:
+    opened = TestClient(samples_app(served.store().blocks, lambda: BASE_MS + 60_000), base_url="http://localhost")
+    answer = opened.get("/api/v1/query", params={"query": "count(waiting)"}).json()
+    assert answer["data"]["result"][0]["value"] == [BASE_MS // 1000 + 60, "2"]
+    assert opened.get("/api/v1/targets").json()["data"]["activeTargets"] == []
+    assert opened.get("/-/ready").status_code == 200
+
+
+def test_health_follows_scraping_and_not_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = served.store()
+    asked = TestClient(store_app(made), base_url="http://localhost")
+    monkeypatch.setattr(Store, "problem", property(lambda self: "words"))
+    assert asked.get("/-/healthy").status_code == 200
+    monkeypatch.setattr(Store, "failed", property(lambda self: True))
+    assert asked.get("/-/healthy").text == "pagewatch store is not healthy: words\n"
+    assert asked.get("/-/ready").status_code == 503
