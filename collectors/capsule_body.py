@@ -18,8 +18,9 @@ from collectors.manifest import BODY_FILE, Body, Member
 from collectors.model import Samples
 from collectors.series_lines import MAX_LINE_BYTES, SeriesDecoder, encode_series, line_name, sort_key
 from collectors.source import SourceBroken
+from collectors.staleness import target_of
 
-MEMBER_BYTES = 256 * 1024
+MEMBER_BYTES = 1024 * 1024
 """A member ends at the next metric name after this many bytes, or anywhere after sixteen times as many."""
 MAX_SERIES = 1_000_000
 MAX_RAW_BYTES = 32 * 1024**3
@@ -31,13 +32,17 @@ _READ_BYTES = 1024 * 1024
 
 
 class BodyWriter:
-    """Writes sorted series into gzip members; `finish` returns the manifest's account of them. Bounded memory."""
+    """Writes sorted series into gzip members; `finish` returns the manifest's account of them. Bounded memory.
+
+    Members follow each other in the order of metric names. Inside a member the series of one target stand together: their timestamps are
+    the same, and deflate finds a repetition only within 32 KB (a quarter off the size of a small fleet).
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._hash = hashlib.sha256()
         self._members: list[Member] = []
-        self._lines: list[bytes] = []
+        self._lines: list[tuple[tuple[str, str], bytes]] = []
         self._raw = self._samples = self._written = 0
         self._names: list[str] = []
         self._last: tuple[str, tuple[tuple[str, str], ...]] | None = None
@@ -52,15 +57,16 @@ class BodyWriter:
             self._end_member()
         self._last = key
         line = encode_series(series)
-        self._lines.append(line)
+        self._lines.append((target_of(series.labels), line))
         self._raw += len(line)
         self._samples += series.times_ms.size
         if not self._names or self._names[-1] != name:
             self._names.append(name)
 
     def _end_member(self) -> None:
+        self._lines.sort(key=lambda pair: pair[0])
         packer = zlib.compressobj(9, zlib.DEFLATED, 31)  # 31: gzip framing, whose header zlib writes with mtime 0
-        packed = b"".join([*map(packer.compress, self._lines), packer.flush()])
+        packed = b"".join([*(packer.compress(line) for _, line in self._lines), packer.flush()])
         self._members.append(
             Member(
                 offset=self._written,
@@ -170,14 +176,13 @@ class BodyReader:
     def read(
         self, wanted: Collection[str] | None = None, progress: Callable[[float, str], None] | None = None
     ) -> Iterator[Samples]:
-        """Series of the wanted metrics (None: all), in file order. Raises SourceBroken naming line and reason."""
+        """Series of the wanted metrics (None: all), in the order of the file. Raises SourceBroken naming line and reason."""
         decoder = SeriesDecoder()
         number = 0
-        last: tuple[str, tuple[tuple[str, str], ...]] | None = None
+        seen: set[int] = set()
         for member in self.body.members or (None,):
             if member is not None and wanted is not None and not any(name in wanted for name in member.metrics):
                 number += member.series
-                last = None
                 continue
             if progress is not None and member is not None:
                 progress(member.offset / self._size, "reading samples")
@@ -189,16 +194,14 @@ class BodyReader:
                 if name is not None and member is not None and name not in member.metrics:
                     raise self._unlisted(number, name)
                 if name is not None and wanted is not None and name not in wanted:
-                    last = None
                     continue
                 series = self._decoded(decoder, line, number)
                 key = sort_key(series.labels)
                 if member is not None and key[0] not in member.metrics:
                     raise self._unlisted(number, key[0])
-                if last is not None and key <= last:
-                    kind = "comes twice" if key == last else "is out of order"
-                    raise SourceBroken(f"{self._where}: line {number}: the series {dict(series.labels)} {kind}")
-                last = key
+                if hash(key) in seen:
+                    raise SourceBroken(f"{self._where}: line {number}: the series {dict(series.labels)} comes twice")
+                seen.add(hash(key))
                 if wanted is None or key[0] in wanted:
                     yield series
 
