@@ -1,0 +1,181 @@
+"""Opening an incident file until the first page answer, against promtool's backfill, a Prometheus started on it and the same answer.
+
+    python benchmarks/capsule.py [--replicas 4] [--minutes 30] [--passes 5]
+
+Prints one JSON line; medians of interleaved passes, wall clock:
+  open_seconds       an open program: read the file, check its hash, answer the page's queries (a fresh reader each pass)
+  process_seconds    the same from nothing: a new Python, its imports, then as above
+  prometheus_seconds promtool's backfill of the same samples (OpenMetrics made beforehand), Prometheus started on the blocks, the same queries
+  open_ratio, process_ratio     against prometheus_seconds; target: open_ratio at most 0.1
+  size_ratio         bytes of the incident file / bytes of the TSDB blocks; target: at most 0.6
+  answers_equal      both gave the same numbers to 1e-9
+  day                (--day) a file of 64 replicas x 24 h at 15 s: its size, seconds and peak memory until a fleet quantile stands
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from collectors.capsule import CapsuleSource, read_capsule  # noqa: E402
+from collectors.convert import export_capsule, import_file  # noqa: E402
+from collectors.prometheus import RemoteSource  # noqa: E402
+from collectors.settings import SourceSettings  # noqa: E402
+from collectors.source import Source  # noqa: E402
+from tests.real_programs import backfill, prometheus  # noqa: E402
+
+SHARED = Path(os.environ.get("PAGEWATCH_SHARED") or ROOT.parent / "shared").resolve()
+PAGE = (
+    '{__name__=~"vllm:(num_requests_waiting|num_requests_running|kv_cache_usage_perc)"}',
+    "sum by (instance) (rate(vllm:prompt_tokens_total[1m]))",
+    "sum by (instance) (rate(vllm:generation_tokens_total[1m]))",
+    "sum(rate(vllm:time_to_first_token_seconds_count[1m]))",
+    "histogram_quantile(0.99, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[1m])))",
+    "histogram_quantile(0.99, sum by (le) (rate(vllm:inter_token_latency_seconds_bucket[1m])))",
+    "sum by (instance) (increase(vllm:num_preemptions_total[5m]))",
+)
+CHILD = """
+import sys, time
+from collectors.capsule import CapsuleSource, read_capsule
+source = CapsuleSource(read_capsule(sys.argv[1]), semantics="2.x")
+for query in sys.argv[3:]:
+    source.instant(query, int(sys.argv[2]))
+"""
+DAY_CHILD = """
+import resource, sys, time
+from collectors.capsule import CapsuleSource, read_capsule
+began = time.perf_counter()
+source = CapsuleSource(read_capsule(sys.argv[1], progress=lambda done, note: None))
+opened = time.perf_counter() - began
+vector = source.instant(sys.argv[2], source.now_ms())
+print(len(vector), opened, time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def answers(source: Source, at_ms: int) -> dict[tuple[Any, ...], float]:
+    """Every number of the page's queries, by query and labels."""
+    found = {}
+    for query in PAGE:
+        vector = source.instant(query, at_ms)
+        for labels, value in zip(vector.labels, vector.values.tolist(), strict=True):
+            found[(query, *sorted(labels.items()))] = value
+    return found
+
+
+def seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def fleet_capsule(folder: Path, replicas: int, hours: float, interval: int) -> Path:
+    """An incident file of the shared fleet generator's samples."""
+    lines = folder / "fleet.jsonl"
+    generator = SHARED / "bench" / "make_fleet_data.py"
+    facts = SHARED / "facts" / "vllm-0.11.0-metrics.csv"
+    wanted = ["--replicas", str(replicas), "--hours", str(hours), "--interval", str(interval), "--format", "vmjson"]
+    wanted += ["--facts", str(facts)]
+    subprocess.run([sys.executable, generator, *wanted, "-o", lines], check=True, capture_output=True)
+    import_file(lines, folder / "fleet.capsule")
+    lines.unlink()
+    return folder / "fleet.capsule"
+
+
+def measure(folder: Path, replicas: int, minutes: float, passes: int) -> dict[str, Any]:
+    capsule = fleet_capsule(folder, replicas, minutes / 60, 5)
+    manifest = read_capsule(capsule).manifest
+    at_ms = manifest.window.end_ms
+    export_capsule(capsule, "openmetrics", folder / "fleet.om")
+    figures: dict[str, list[float]] = {"open": [], "process": [], "prometheus": []}
+    ours: dict[tuple[Any, ...], float] = {}
+    theirs: dict[tuple[Any, ...], float] = {}
+
+    def opened() -> None:
+        ours.update(answers(CapsuleSource(read_capsule(capsule), semantics="2.x"), at_ms))
+
+    def in_a_process() -> None:
+        command = [sys.executable, "-c", CHILD, str(capsule), str(at_ms), *PAGE]
+        subprocess.run(command, check=True, cwd=ROOT)
+
+    data = folder / "data"
+
+    def backfilled() -> None:
+        backfill(folder / "fleet.om", data)
+        with prometheus(data) as url:
+            theirs.update(answers(RemoteSource.from_settings(SourceSettings.for_address(url)), at_ms))
+            figures["prometheus"].append(time.perf_counter() - began)
+
+    for _ in range(passes):
+        shutil.rmtree(data, ignore_errors=True)
+        figures["open"].append(seconds(opened))
+        figures["process"].append(seconds(in_a_process))
+        began = time.perf_counter()
+        backfilled()
+    blocks = sum(file.stat().st_size for block in data.glob("0*") for file in block.rglob("*") if file.is_file())
+    middle = {name: statistics.median(times) for name, times in figures.items()}
+    return {
+        "replicas": replicas,
+        "series": manifest.body.series,
+        "samples": manifest.body.samples,
+        "open_seconds": round(middle["open"], 4),
+        "process_seconds": round(middle["process"], 4),
+        "prometheus_seconds": round(middle["prometheus"], 4),
+        "open_ratio": round(middle["open"] / middle["prometheus"], 4),
+        "process_ratio": round(middle["process"] / middle["prometheus"], 4),
+        "capsule_bytes": capsule.stat().st_size,
+        "block_bytes": blocks,
+        "size_ratio": round(capsule.stat().st_size / blocks, 4),
+        "answers_equal": ours.keys() == theirs.keys()
+        and all(math.isclose(ours[key], theirs[key], rel_tol=1e-9, abs_tol=1e-12) for key in ours),
+    }
+
+
+def measure_day(folder: Path) -> dict[str, Any]:
+    """64 replicas x 24 h at 15 s, as a day-long recording would hold it."""
+    capsule = fleet_capsule(folder, 64, 24, 15)
+    manifest = read_capsule(capsule).manifest
+    done = subprocess.run(
+        [sys.executable, "-c", DAY_CHILD, str(capsule), PAGE[4]], check=True, cwd=ROOT, capture_output=True, text=True
+    )
+    _, opened, answered, peak_mib = done.stdout.split()
+    return {
+        "samples": manifest.body.samples,
+        "capsule_bytes": capsule.stat().st_size,
+        "open_seconds": round(float(opened), 2),
+        "answer_seconds": round(float(answered), 2),
+        "peak_mib": round(float(peak_mib)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--replicas", type=int, default=4)
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument(
+        "--day", action="store_true", help="also open a file of 64 replicas x 24 h (takes minutes to make)"
+    )
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="pagewatch-bench-") as folder:
+        figures = measure(Path(folder), asked.replicas, asked.minutes, asked.passes)
+        if asked.day:
+            figures["day"] = measure_day(Path(folder))
+    print(json.dumps({"benchmark": "capsule", **figures}))
+
+
+if __name__ == "__main__":
+    main()
