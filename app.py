@@ -9,12 +9,9 @@ The script that Streamlit runs is `pages/main.py`, so that even a deep link to a
 
 from __future__ import annotations
 
-import base64
 import gc
-import hashlib
 import json
 import os
-import re
 import socket
 import sys
 import tomllib
@@ -28,11 +25,11 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from collectors.settings import Settings
 from pages.ui import assets
 from pages.ui.console import Console, configure
+from pages.ui.serving import Hardened
 
 ROOT = Path(__file__).resolve().parent
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -82,45 +79,6 @@ def metrics(request: Request) -> Response:
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
 
-class SecurityHeaders:
-    """A Content-Security-Policy that lets nothing in from elsewhere, and no framing."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-        self.headers = [
-            (b"content-security-policy", content_security_policy().encode()),
-            (b"x-content-type-options", b"nosniff"),
-            (b"referrer-policy", b"same-origin"),
-            (b"x-frame-options", b"DENY"),
-        ]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                names = {name.lower() for name, _ in message.get("headers", [])}
-                added = [header for header in self.headers if header[0] not in names]
-                message = {**message, "headers": [*message.get("headers", []), *added]}
-            await send(message)
-
-        await self.app(scope, receive, sending)
-
-
-def content_security_policy() -> str:
-    """Own scripts only; Streamlit's one inline script by its hash; components arrive as blobs; styles are made at run time."""
-    page = (Path(st.__file__).parent / "static" / "index.html").read_text(encoding="utf-8")
-    inline = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
-    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in inline)
-    return (
-        f"default-src 'self'; script-src 'self' blob: {hashes}; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
-        "font-src 'self' data:; connect-src 'self' ws: wss:; worker-src 'self' blob:; object-src 'none'; base-uri 'self'; "
-        "form-action 'self'; frame-ancestors 'none'"
-    )
-
-
 def free_port(host: str, wanted: int) -> int:
     """`wanted`, or the next port that can be bound on this address. Raises OSError when there is none."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -156,7 +114,7 @@ def make_app() -> st.App:
         ROOT / "pages" / "main.py",
         lifespan=warm_start,
         routes=[Route("/healthz", healthz), Route("/metrics", metrics), *assets.asset_routes()],
-        middleware=[Middleware(SecurityHeaders)],
+        middleware=[Middleware(Hardened)],
     )
 
 

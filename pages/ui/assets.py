@@ -28,6 +28,11 @@ def place_under(base_path: str) -> None:
     _base = f"/{base_path.strip('/')}" if base_path.strip("/") else ""
 
 
+def base_path() -> str:
+    """'' or '/path' without a slash at its end."""
+    return _base
+
+
 def _digest() -> str:
     whole = hashlib.sha256()
     for file in sorted(FOLDER.glob("*.js")):

@@ -140,8 +140,13 @@ def _worse(scene: Scene) -> Answer:
         return Answer("Worse", "nothing waits", "the queue is empty", "ok", doubt)
     where = f" on {totals.worst_wait_key}" if totals.worst_wait_key and scene.picture.replicas_seen > 1 else ""
     word = f"wait {seconds(wait.value)}{where}" if wait.value is not None else f"{digits(totals.waiting.value)} wait"
-    text = {"never": "queue grows", "clears": "", "empty": "", "unknown": ""}[drain.kind]
-    detail = "; ".join(part for part in (text, drain.text if drain.kind != "unknown" else wait.note) if part)
+    excess = drain.excess_per_second
+    if drain.kind == "never" and excess is not None:
+        detail = f"growing by {digits(excess)}/s: more arrives than gets a first token"
+    elif drain.kind == "clears":
+        detail = f"falling: {drain.text}"
+    else:
+        detail = wait.note if drain.kind == "unknown" else drain.text
     late = wait.value is not None and wait.value > scene.settings.slo.time_to_first_token.threshold_seconds
     return Answer("Worse", word, detail, "warn" if drain.kind == "never" or late else "ok", doubt)
 

@@ -84,7 +84,13 @@ def _list(here: View) -> None:
         ]  # fmt: skip
         if rows:
             with states.section(title):
-                columns = (Column(title), Column("now"), Column("means", "wrap"), Column(""), Column("last walk"))
+                columns = (
+                    Column(title, width="24%"),
+                    Column("now", width="20%"),
+                    Column("means", "wrap"),
+                    Column("", width="6rem"),
+                    Column("last walk", width="15rem"),
+                )
                 opened.append(table(columns, rows, key=f"books_{symptom}"))
     for address in opened:
         if address:

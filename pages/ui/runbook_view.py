@@ -103,34 +103,43 @@ def evidence_chart(
     )  # fmt: skip
 
 
+def facts_html(pairs: Sequence[tuple[str, str | Sequence[str]]]) -> Markup | None:
+    """Labels with their text or list of texts; what is empty is left out."""
+    shown: list[Markup] = []
+    for label, told in pairs:
+        if not told:
+            continue
+        text = (
+            told
+            if isinstance(told, str)
+            else told[0]
+            if len(told) == 1
+            else tag("ul", *(tag("li", line) for line in told))
+        )
+        shown += [tag("dt", label), tag("dd", text)]
+    return tag("dl", *shown) if shown else None
+
+
 def outcome_html(walk: Walk) -> Markup:
     """The leaf: cause with its confidence, the runner-up and the check between them, the change with risk and verification."""
     leaf: Leaf = walk.outcome
     level = "ok" if leaf.cause == "healthy" else "unknown" if leaf.cause is None else "warn"
     word = cause_text(leaf.cause) if leaf.cause else "no single cause"
-    pairs: list[tuple[str, str]] = []
-    if leaf.runner_up:
-        pairs.append(("Runner-up", cause_text(leaf.runner_up)))
-        if leaf.separating_check:
-            pairs.append(("To separate", leaf.separating_check))
-    if leaf.steps_led_to:
-        pairs.append(("The steps alone say", cause_text(leaf.steps_led_to)))
-    pairs += [
-        (label, text)
-        for label, text in (
-            ("Change to consider", leaf.change),
-            ("Risk", leaf.risk),
-            ("Verify afterwards", leaf.verify),
-            *(("Because", line) for line in leaf.evidence),
-            *(("Cannot be known", line) for line in leaf.cannot_know),
-        )
-        if text
+    pairs = [
+        ("Runner-up", cause_text(leaf.runner_up) if leaf.runner_up else ""),
+        ("To separate", leaf.separating_check if leaf.runner_up else ""),
+        ("The steps alone say", cause_text(leaf.steps_led_to) if leaf.steps_led_to else ""),
+        ("Change to consider", leaf.change),
+        ("Risk", leaf.risk),
+        ("Verify afterwards", leaf.verify),
+        ("Because", leaf.evidence),
+        ("Cannot be known", leaf.cannot_know),
     ]
     return tag(
         "div",
         tag("h4", icon(level), f"{leaf.confidence.capitalize()}: {word}" if leaf.cause != "healthy" else "Nothing wrong here"),
         tag("div", leaf.says),
-        tag("dl", *(item for label, text in pairs for item in (tag("dt", label), tag("dd", text)))) if pairs else None,
+        facts_html(pairs),
         class_="pw-card",
         data_tone="warn" if level == "warn" else "ok" if level == "ok" else None,
     )  # fmt: skip

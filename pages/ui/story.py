@@ -12,7 +12,7 @@ from pages.ui import data
 from pages.ui.charts import Mark
 from pages.ui.data import Held
 from pages.ui.words import cause_text
-from runbooks.timeline import Timeline, instants, timeline
+from runbooks.timeline import Episode, Timeline, instants, timeline
 
 LOG = logging.getLogger("pagewatch.pages")
 KEPT = 12
@@ -76,10 +76,15 @@ def marks(key: str) -> tuple[Mark, ...]:
     found = told(key)
     if not isinstance(found, Timeline):
         return carried
-    severe = {(e.place, e.from_ms) for e in found.of("anomaly") if e.severity == "page"}
-    return carried + tuple(
-        Mark(
-            f"{cause_text(episode.id)} on {episode.place}", episode.from_ms, episode.to_ms, "bad" if (episode.place, episode.from_ms) in severe else "warn"
+    severe = [episode for episode in found.of("anomaly") if episode.severity == "page"]
+
+    def tone(verdict: Episode) -> str:
+        at_once = (
+            e for e in severe if e.place == verdict.place and e.from_ms <= verdict.to_ms and e.to_ms >= verdict.from_ms
         )
+        return "bad" if any(at_once) else "warn"
+
+    return carried + tuple(
+        Mark(f"{cause_text(episode.id)} on {episode.place}", episode.from_ms, episode.to_ms, tone(episode))
         for episode in found.of("verdict")
-    )  # fmt: skip
+    )

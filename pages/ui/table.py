@@ -16,6 +16,8 @@ class Column:
     text: str
     align: str = ""
     hint: str = ""
+    width: str = ""
+    """CSS width; with one, columns keep their places from table to table."""
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,12 @@ class Table {
       cell.scope = "col"
       if (column.align) cell.dataset.align = column.align
       if (column.hint) cell.title = column.hint
+      if (column.width) cell.style.width = column.width
     }
     const body = make("tbody")
     data.rows.forEach((row, r) => body.append(this.row(row, r, data.columns, of, open)))
     this.table.replaceChildren(head.parentElement, body)
+    this.table.classList.toggle("pw-fixed", data.columns.some((column) => column.width))
     this.frame.classList.toggle("pw-dim", Boolean(data.dim))
     if (focused) this.table.querySelector(`[data-at="${focused}"]`)?.focus()
   }

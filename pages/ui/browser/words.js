@@ -13,11 +13,18 @@ export function digits(value) {
   return three(value)
 }
 
+// One decimal below ten and near a hundred, none between; what is not zero never reads as zero.
+function hundredths(value) {
+  if (value > 0 && value < 0.05) return "< 0.1"
+  if (value > 99 && value < 100) return Math.min(value, 99.9).toFixed(1)
+  return Math.abs(value) < 9.95 ? String(Number(value.toFixed(1))) : value.toFixed(0)
+}
+
 export function format(value, unit) {
   if (value === null || Number.isNaN(value)) return "no data"
   if (!Number.isFinite(value)) return value > 0 ? "no bound" : "-"
   if (unit === "s") return Math.abs(value) > 0 && Math.abs(value) < 0.9995 ? `${digits(value * 1000)} ms` : `${digits(value)} s`
-  if (unit === "ratio") return `${digits(value * 100)} %`
+  if (unit === "ratio") return `${hundredths(value * 100)} %`
   return unit ? `${digits(value)} ${unit}` : digits(value)
 }
 
