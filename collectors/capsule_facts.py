@@ -110,6 +110,8 @@ def metric_types(names: Iterable[str], known: Mapping[str, MetricMeta]) -> dict[
         family = next((base for base in family_names(name) if base in known), "")
         if family:
             meta: MetricMeta | None = known[family]
+            if known[family].type == "counter" and name == family + "_total":
+                family = name  # OpenMetrics names a counter's family without it; we always do as the text format does
         else:
             canonical = dialect.canonical(name)
             if canonical is None:
