@@ -18,8 +18,9 @@ from collectors.model import Labels, MetricMeta, Samples, SourceInfo, Window
 from collectors.promql_text import selectors_of
 from collectors.source import QueryRejected, SourceBroken
 from collectors.store.blocks import Blocks
-from collectors.store.embedded import EmbeddedSource, Semantics
+from collectors.store.embedded import EmbeddedSource
 from collectors.store.promql import Result
+from collectors.store.promql.evaluator import Semantics
 
 Progress = Callable[[float, str], None]
 
