@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectors.model import STALE_BITS, Floats, Int64s, Labels, MetricMeta, Samples
+from collectors.store.chunks import DecodedCache
 from collectors.store.index import SeriesIndex
-from collectors.store.lanes import DecodedCache, Lane
+from collectors.store.lanes import Lane
 from collectors.store.loading import load_samples
 from collectors.store.matchers import Matcher
 from collectors.store.packing import NO_SAMPLE_BITS, Columns, bits_of

@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from collectors.model import STALE_BITS, Floats, Int64s
 from collectors.store.blocks import Blocks, LanePart, Plan, joined
-from collectors.store.lanes import Piece
+from collectors.store.lanes import Lane
 from collectors.store.packing import NO_SAMPLE_BITS, bits_of
 from collectors.store.series import LabelSet
+from collectors.store.snapshots import Piece, Snapshot
 
 Rows = npt.NDArray[np.int64]
 Side = Literal["left", "right"]
@@ -119,12 +120,23 @@ def from_series(series: Sequence[tuple[LabelSet, Int64s, Floats]]) -> Selection:
     return Selection(tuple(one for one, _, _ in series), tuple(strips))
 
 
-def select(blocks: Blocks, plan: Plan, start_ms: int, end_ms: int, *, keep_stale: bool) -> Selection:
-    """Read the planned series, start_ms <= t <= end_ms. Staleness markers are dropped unless `keep_stale`."""
+def select(
+    blocks: Blocks,
+    plan: Plan,
+    start_ms: int,
+    end_ms: int,
+    *,
+    keep_stale: bool,
+    snapshot: Callable[[Lane], Snapshot] = Lane.snapshot,
+) -> Selection:
+    """Read the planned series, start_ms <= t <= end_ms. Staleness markers are dropped unless `keep_stale`.
+
+    `snapshot` gives the state of a lane to read from: all selectors of one query must see the same.
+    """
     strips: list[Strip] = []
     scattered: dict[int, list[tuple[Int64s, Floats]]] = {}
     for part in plan.parts:
-        piece = part.lane.read(part.columns, start_ms, end_ms, blocks.cache)
+        piece = snapshot(part.lane).read(part.columns, start_ms, end_ms, blocks.cache)
         if piece is None:
             continue
         if plan.scattered or piece.dirty.any():

@@ -11,6 +11,7 @@ import numpy as np
 
 from collectors.model import STALE_BITS, Floats, Int64s
 from collectors.store.blocks import Blocks
+from collectors.store.lanes import Lane
 from collectors.store.packing import bits_of
 from collectors.store.promql import aggregation, arithmetic, matching
 from collectors.store.promql.errors import bad, failed, unsupported
@@ -37,6 +38,7 @@ from collectors.store.promql.relabelling import valid_label_name
 from collectors.store.promql.windows import Windows
 from collectors.store.selection import Selection, Strip, empty_selection, from_series, select
 from collectors.store.series import EMPTY
+from collectors.store.snapshots import Snapshot
 
 N = TypeVar("N", Call, Aggregate)
 Semantics = Literal["3.x", "2.x"]
@@ -84,6 +86,14 @@ class Evaluator:
         self.memo = memo
         self.notes = notes
         self._touched: list[list[Touch]] = []
+        self._snapshots: dict[Lane, Snapshot] = {}
+
+    def snapshot(self, lane: Lane) -> Snapshot:
+        """The lane as this query sees it from its first look on: all its selectors read the same samples."""
+        seen = self._snapshots.get(lane)
+        if seen is None:
+            seen = self._snapshots[lane] = lane.snapshot()
+        return seen
 
     # ---- nodes
 
@@ -131,7 +141,7 @@ class Evaluator:
     def _remembered(self, node: N, steps: Steps, compute: Callable[[N, Steps], Value]) -> Value:
         key = (node, steps, self.query if _is_pinned(node) else None, self.until_ms)
         generation = self.blocks.index.generation
-        entry = self.memo.get(key, generation)
+        entry = self.memo.get(key, generation, self.snapshot)
         if entry is not None:
             self.notes.merge(entry.notes)
             for recording in self._touched:
@@ -250,12 +260,16 @@ class Evaluator:
         plan = self.blocks.plan(selector.matchers)
         self.budget.check_series(len(plan.labels))
         if self._touched:
-            seen = [Touch(part.lane, part.lane.rows_seen, part.lane.amended, end_ms) for part in plan.parts]
+            seen = [
+                Touch(part.lane, lane.rows_seen, lane.amended, end_ms)
+                for part in plan.parts
+                for lane in (self.snapshot(part.lane),)
+            ]
             for recording in self._touched:
                 recording.extend(seen)
         if end_ms < start_ms or not plan.labels:
             return empty_selection()
-        selection = select(self.blocks, plan, start_ms, end_ms, keep_stale=keep_stale)
+        selection = select(self.blocks, plan, start_ms, end_ms, keep_stale=keep_stale, snapshot=self.snapshot)
         self.budget.take_samples(selection.sample_count)
         return selection
 

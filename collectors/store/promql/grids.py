@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from collectors.model import Floats
 from collectors.store.promql.errors import failed
+from collectors.store.promql.remembered import of_labels
 from collectors.store.series import LabelSet
 
 Mask = npt.NDArray[np.bool_]
@@ -86,14 +87,17 @@ def grid(labels: tuple[LabelSet, ...], values: Floats, present: Mask | None, *, 
 
 def nameless(source: Grid, *, per_step: bool = True) -> Grid:
     """Without metric names. Raises PromQLError when that makes two series one (at a step; at all when not `per_step`)."""
-    return unique(source.with_labels(tuple(one.nameless() for one in source.labels)), per_step=per_step)
+    labels = source.labels
+    shorter = of_labels(labels, "nameless", lambda: tuple(one.nameless() for one in labels))
+    return unique(source.with_labels(shorter), per_step=per_step)
 
 
 def unique(
     source: Grid, message: str = "vector cannot contain metrics with the same labelset", *, per_step: bool = True
 ) -> Grid:
     """One row per label set: rows that never meet are merged. Raises PromQLError where they do."""
-    if len(set(source.labels)) == len(source.labels):
+    labels = source.labels
+    if of_labels(labels, "distinct", lambda: len(set(labels)) == len(labels)):
         return source
     if not per_step:
         raise failed(message)

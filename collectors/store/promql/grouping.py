@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from collectors.store.promql.remembered import of_labels
 from collectors.store.series import EMPTY, METRIC_NAME, LabelSet
 
 
@@ -31,6 +32,10 @@ class Groups:
 
 def group(series: tuple[LabelSet, ...], *, without: bool, names: tuple[str, ...]) -> Groups:
     """Groups of an aggregation, in order of their first series."""
+    return of_labels(series, ("group", without, names), lambda: _grouped(series, without, names))
+
+
+def _grouped(series: tuple[LabelSet, ...], without: bool, names: tuple[str, ...]) -> Groups:
     of = np.zeros(len(series), dtype=np.intp)
     labels: list[LabelSet] = []
     if not without and not names:

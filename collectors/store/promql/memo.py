@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from collectors.store.lanes import Lane
 from collectors.store.promql.grids import Grid
 from collectors.store.promql.notes import Notes
+from collectors.store.snapshots import Snapshot
 
 
 @dataclass(frozen=True)
@@ -24,14 +26,13 @@ class Touch:
     amended: int
     until_ms: int
 
-    def holds(self) -> bool:
-        """Whether reading again would give the same samples."""
-        lane = self.lane
-        if lane.amended != self.amended:
+    def holds(self, now: Snapshot) -> bool:
+        """Whether reading from a later snapshot of the lane would give the same samples."""
+        if now.amended != self.amended:
             return False
-        if lane.rows_seen == self.rows_seen:
+        if now.rows_seen == self.rows_seen:
             return True
-        newer = lane.first_row_after(self.rows_seen)
+        newer = now.first_row_after(self.rows_seen)
         return newer is None or newer > self.until_ms
 
 
@@ -64,11 +65,15 @@ class Memo:
         self.hits = 0
         self.misses = 0
 
-    def get(self, key: Any, generation: int) -> Entry | None:
-        """A result that still holds."""
+    def get(self, key: Any, generation: int, snapshot: Callable[[Lane], Snapshot]) -> Entry | None:
+        """A result that still holds for the lanes as the asking query sees them."""
         with self._lock:
             entry = self._held.get(key)
-        valid = entry is not None and entry.generation == generation and all(t.holds() for t in entry.touched)
+        valid = (
+            entry is not None
+            and entry.generation == generation
+            and all(t.holds(snapshot(t.lane)) for t in entry.touched)
+        )
         with self._lock:
             if entry is not None and not valid and self._held.get(key) is entry:
                 del self._held[key]

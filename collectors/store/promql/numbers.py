@@ -50,14 +50,16 @@ def api_numbers(values: Floats) -> list[str]:
     """`api_number` of a whole vector, fast."""
     if not len(values):
         return []
-    if not np.isfinite(values).all():
-        return [api_number(v) for v in values.tolist()]
-    # orjson writes the same shortest digits (Ryu); only its exponents and '.0' differ.
-    text = orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY).decode()[1:-1]
-    if "e" in text:
-        return [api_number(v) for v in values.tolist()]
+    # orjson writes the same shortest digits; its exponents, '.0' and null for what is not finite differ.
+    text = orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].decode()
     parts = (text + ",").replace(".0,", ",").split(",")
     parts.pop()
+    if "e" in text:
+        parts = [api_number(float(part)) if "e" in part else part for part in parts]
+    finite = np.isfinite(values)
+    if not finite.all():
+        for i in np.flatnonzero(~finite).tolist():
+            parts[i] = api_number(float(values[i]))
     return parts
 
 

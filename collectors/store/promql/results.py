@@ -109,15 +109,25 @@ def _vector_json(grid: Grid, at_ms: int) -> str:
 
 
 def _grid_json(grid: Grid, times_ms: Int64s) -> str:
+    """All points of all series in one join: what stands between two numbers depends on the step alone."""
+    if not grid.labels:
+        return "[]"
     times = api_times(times_ms.tolist())
-    entries = []
+    first = [f'[{t},"' for t in times]
+    later = [f'"],[{t},"' for t in times]
+    between: list[str] = []
+    ending = "["
     for i, one in enumerate(grid.labels):
-        if grid.present is None or grid.present[i].all():
-            entries.append(_matrix_entry(one, times, grid.values[i]))
-        else:
-            held = np.flatnonzero(grid.present[i])
-            entries.append(_matrix_entry(one, [times[j] for j in held], grid.values[i][held]))
-    return "[" + ",".join(entries) + "]"
+        held = None if grid.present is None else np.flatnonzero(grid.present[i]).tolist()
+        start = 0 if held is None else held[0]
+        between.append(f'{ending}{{"metric":{_metric_json(one)},"values":[{first[start]}')
+        between.extend(later[1:] if held is None else [later[j] for j in held[1:]])
+        ending = '"]]},'
+    numbers = api_numbers(grid.values.ravel() if grid.present is None else grid.values[grid.present])
+    pieces = [""] * (2 * len(numbers))
+    pieces[0::2] = between
+    pieces[1::2] = numbers
+    return "".join(pieces) + '"]]}]'
 
 
 def _matrix_entry(labels: LabelSet, times: list[str], values: Floats) -> str:

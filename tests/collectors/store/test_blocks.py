@@ -217,11 +217,13 @@ def test_readers_see_whole_scrapes_while_a_writer_appends() -> None:
     threads = [threading.Thread(target=read) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for i in range(3 * SEAL_ROWS):
-        blocks.append_layout(layout, i * 1000, [i * 1000.0, i * 1000.0])
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        for i in range(3 * SEAL_ROWS):
+            blocks.append_layout(layout, i * 1000, [i * 1000.0, i * 1000.0])
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
     assert not wrong, wrong[:5]
 
 

@@ -1,0 +1,35 @@
+"""What depends on the labels of a result alone, remembered by the very tuple that holds them.
+
+A selection hands out the same tuple as long as no series comes or goes, so a dashboard's next refresh finds its groups
+and its shortened label sets made.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+from collectors.store.series import LabelSet
+
+T = TypeVar("T")
+TUPLES_KEPT = 512
+_held: OrderedDict[int, tuple[tuple[LabelSet, ...], dict[Hashable, Any]]] = OrderedDict()
+
+
+def of_labels(labels: tuple[LabelSet, ...], key: Hashable, compute: Callable[[], T]) -> T:
+    """`compute()`, or what it gave before for this tuple and key. It must depend on nothing else."""
+    known = _held.get(id(labels))
+    if known is None or known[0] is not labels:
+        known = _held[id(labels)] = (labels, {})  # holding the tuple keeps its id from being given to another
+        while len(_held) > TUPLES_KEPT:
+            try:
+                _held.popitem(last=False)
+            except KeyError:  # another thread was faster
+                break
+    found: T
+    try:
+        found = known[1][key]
+    except KeyError:
+        found = known[1][key] = compute()
+    return found
