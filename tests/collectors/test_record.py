@@ -309,3 +309,32 @@ record(source, int(sys.argv[2]), int(sys.argv[2]) + 10_000, Path(sys.argv[3]))
 def test_a_source_error_is_the_only_error(incident: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError):
         record(backend(incident), START_MS, END_MS, tmp_path / "out.capsule", match=['up{job="vllm"}'])
+
+
+def test_edges_of_pieces_that_fall_on_samples_are_exact_on_a_left_open_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.collectors.store.served import on_a_port, store
+
+    served = store()
+    series = fleet(2, 60, gone_at=40)
+    served.blocks.load(series)
+    monkeypatch.setattr(record_plan, "SAMPLES_PER_QUERY", 30)
+    with on_a_port(served) as url:
+        every_edge_on_a_sample(url, series, tmp_path)
+
+
+def every_edge_on_a_sample(url: str, series: list[Samples], tmp_path: Path) -> None:
+    """Record from just after a scrape, in pieces of two scrapes: every edge is the time of a sample of the first target."""
+    from collectors.prometheus import RemoteSource
+    from collectors.settings import SourceSettings
+
+    source = RemoteSource.from_settings(SourceSettings.for_address(url))
+    record(source, START_MS + 1, END_MS, tmp_path / "edges.capsule", match=['{instance=~"vllm-.*"}'])
+    read = {tuple(sorted(each.labels.items())): each for each in open_parts(tmp_path / "edges.capsule")[1].read()}
+    assert len(read) == len(series)
+    for each in series:
+        wanted = (each.times_ms > START_MS) & (each.times_ms <= END_MS)
+        got = read[tuple(sorted(each.labels.items()))]
+        assert got.times_ms.tolist() == each.times_ms[wanted].tolist()
+        assert got.values.tobytes() == each.values[wanted].tobytes()

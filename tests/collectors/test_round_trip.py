@@ -25,12 +25,16 @@ from collectors.source import QueryRejected, Source
 from collectors.sources import open_source
 from tests.collectors.capsules import START_MS, STEP_MS, fleet, written
 from tests.collectors.misbehaving import Asked, Reply, serving
+from tests.collectors.test_record import every_edge_on_a_sample
 from tests.real_programs import backfill, import_lines, program, prometheus, victoria_metrics
 from tests.shared_data import shared_files
 
 pytestmark = pytest.mark.real
 
-RECORDINGS = [*shared_files("recordings", pattern="*/*.json.gz"), *shared_files("cases", "queue", pattern="replica_restarted*.json.gz")]
+RECORDINGS = [
+    *shared_files("recordings", pattern="*/*.json.gz"),
+    *shared_files("cases", "queue", pattern="replica_restarted*.json.gz"),
+]
 PAGE_QUERIES = [
     '{__name__=~"vllm:(num_requests_waiting|num_requests_running|kv_cache_usage_perc)"}',
     'label_replace(rate(vllm:prompt_tokens_total[30s]), "signal", "p", "", "") or label_replace(rate(vllm:generation_tokens_total[30s]), "signal", "g", "", "")',
@@ -229,3 +233,15 @@ def test_a_real_server_s_refusals_limits_and_scope(tmp_path: Path) -> None:
         frame = remote(url).range("up", Window(at - 1_234, at + 11_000 * 7, 7))
         assert np.isfinite(frame.values).all()
         assert frame.window.steps > 11_000
+
+
+def test_edges_of_pieces_that_fall_on_samples_are_exact_on_a_closed_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_plan, "SAMPLES_PER_QUERY", 30)
+    series = fleet(2, 60, gone_at=40)
+    written(tmp_path / "a.capsule", series)
+    export_capsule(tmp_path / "a.capsule", "openmetrics", tmp_path / "a.om")
+    backfill(tmp_path / "a.om", tmp_path / "data")
+    with prometheus(tmp_path / "data") as url:
+        every_edge_on_a_sample(url, series, tmp_path)
