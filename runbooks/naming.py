@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from collectors.dialect import Dialect, UnknownSignal, load_dialect, split_dialect_name
 from collectors.settings import Settings
+from collectors.signals import duration_text
 from runbooks.template import SeriesName
 
 _PARTS = ("_bucket", "_sum", "_count")
@@ -67,17 +68,6 @@ def settings_dialect(settings: Settings) -> str:
     return f"{engine}-{settings.engine.version}" if settings.engine.version and "-" not in engine else engine
 
 
-def duration(seconds: float) -> str:
-    """A PromQL duration in whole seconds or minutes."""
-    whole = max(1, round(seconds))
-    return f"{whole // 60}m" if whole % 60 == 0 else f"{whole}s"
-
-
-def rate_window_seconds(interval_seconds: float) -> float:
-    """At least four scrapes and at most twelve, one minute where that allows: 1m at 5 s and 15 s, 2m at 30 s."""
-    return max(4 * interval_seconds, min(60.0, 12 * interval_seconds))
-
-
 def le_matcher(bound: float) -> str:
     """Matches a bucket bound however the exposition spells it (`1`, `1.0`)."""
     spellings = sorted({f"{bound:g}", repr(float(bound))})
@@ -85,17 +75,15 @@ def le_matcher(bound: float) -> str:
     return f'le=~"{"|".join(escaped)}"' if len(spellings) > 1 else f'le="{spellings[0]}"'
 
 
-def parameters(
-    settings: Settings, *, rate_window_seconds: float, lookback_seconds: float, names: DialectNames
-) -> Mapping[str, str]:
+def parameters(settings: Settings, *, rate_window_ms: int, lookback_ms: int, names: DialectNames) -> Mapping[str, str]:
     """Values of every template parameter. SLO thresholds are snapped to the bucket edge at or below them."""
     replica = [label for label in settings.identity.replica]
     if "job" not in replica:
         replica.insert(0, "job")
     first_token, token_gap = settings.slo.time_to_first_token, settings.slo.inter_token_latency
     return {
-        "w": duration(rate_window_seconds),
-        "lookback": duration(lookback_seconds),
+        "w": duration_text(rate_window_ms),
+        "lookback": duration_text(lookback_ms),
         "replica": ", ".join(replica),
         "rank": ", ".join([*replica, settings.identity.rank]),
         "first_token_slo": le_matcher(snapped(first_token.threshold_seconds, names.edges("time_to_first_token"))),
@@ -103,8 +91,16 @@ def parameters(
         "first_token_budget": f"{1 - first_token.objective:.6g}",
         "token_gap_budget": f"{1 - token_gap.objective:.6g}",
         "seats": str(settings.engine.seats) if settings.engine.seats else "NaN",
-        "desired": str(settings.desired_replicas) if isinstance(settings.desired_replicas, int) else "NaN",
+        "desired": _desired(settings),
     }
+
+
+def _desired(settings: Settings) -> str:
+    """Configured number of replicas as a scalar expression: a number, or the scalar of the operator's PromQL."""
+    desired = settings.desired_replicas
+    if desired is None:
+        return "NaN"
+    return str(desired) if isinstance(desired, int) else f"scalar({desired})"
 
 
 def snapped(threshold: float, edges: tuple[float, ...]) -> float:

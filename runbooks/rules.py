@@ -9,17 +9,17 @@ from urllib.parse import quote_plus
 
 from collectors.scope import scope_matchers
 from collectors.settings import Settings
-from runbooks.cases import Case, Expectation, read_cases
-from runbooks.library import FOLDER, library
-from runbooks.naming import DialectNames, duration, names_of, parameters
+from collectors.signals import duration_text, rate_window_ms
+from runbooks.library import library
+from runbooks.naming import DialectNames, names_of, parameters
 from runbooks.runbook import Detector, Runbook
-from runbooks.template import Binding, TemplateError, resolve, template_names
+from runbooks.template import Binding, TemplateError, resolve
 from runbooks.wording import worded
 
 FORMS = ("plain", "prometheusrule", "alertmanager")
 DEFAULT_BASE = "http://127.0.0.1:8501"
-RATE_WINDOW_SECONDS = 60.0
-"""Spans four scrapes of 15 s, the interval that most Prometheus servers run with."""
+SCRAPE_INTERVAL_SECONDS = 15.0
+"""What most Prometheus servers run with: rate windows of a minute, which suit 5 s as well."""
 PREFIX = "Pagewatch"
 
 
@@ -67,7 +67,7 @@ class Rule:
             "for": duration_or_zero(self.detector.hold_seconds),
         }
         if self.detector.keep_seconds:
-            rule["keep_firing_for"] = duration(self.detector.keep_seconds)
+            rule["keep_firing_for"] = duration_text(1000 * self.detector.keep_seconds)
         rule["labels"] = self.labels
         rule["annotations"] = {
             "summary": self.summary,
@@ -85,7 +85,7 @@ _PLACES = {
 
 
 def duration_or_zero(seconds: int) -> str:
-    return duration(seconds) if seconds else "0s"
+    return duration_text(1000 * seconds) if seconds else "0s"
 
 
 def alert_name(runbook_id: str, detector: str) -> str:
@@ -115,8 +115,10 @@ def skipped(settings: Settings, dialect: str = "vllm-0.11.0") -> list[tuple[str,
 
 
 def _made(settings: Settings, dialect: str) -> Iterator[tuple[Runbook, Detector, Rule | str]]:
-    names = _names(settings, dialect)
-    values = parameters(settings, rate_window_seconds=RATE_WINDOW_SECONDS, lookback_seconds=900, names=names)
+    names = names_for(settings, dialect)
+    values = parameters(
+        settings, rate_window_ms=rate_window_ms(SCRAPE_INTERVAL_SECONDS), lookback_ms=900_000, names=names
+    )
     scope = (scope_matchers(settings.scope),) if settings.scope else ()
     binding = Binding(names, values, scope)
     thresholds = _overrides(settings)
@@ -163,7 +165,7 @@ def runbook_link(settings: Settings, runbook_id: str, where: str) -> str:
     return link
 
 
-def _names(settings: Settings, dialect: str) -> DialectNames:
+def names_for(settings: Settings, dialect: str) -> DialectNames:
     try:
         return names_of(dialect, settings.identity.rank)
     except ValueError as error:
@@ -209,7 +211,7 @@ def rules_text(settings: Settings, *, dialect: str = "vllm-0.11.0", form: str = 
 
         return alertmanager_text(rules(settings, dialect))
     groups = rule_groups(settings, dialect)
-    head = f"# Made by `pagewatch rules --dialect {dialect}` from the detectors of its runbooks. Rate windows: {RATE_WINDOW_SECONDS:.0f} s.\n"
+    head = f"# Made by `pagewatch rules --dialect {dialect}` from the detectors of its runbooks. Rate windows suit scrapes of 4 to 15 s.\n"
     for name, reason in skipped(settings, dialect):
         head += f"# Left out: {name}: {reason}\n"
     if form == "plain":
@@ -228,52 +230,3 @@ def as_yaml(data: Any) -> str:
     import yaml
 
     return str(yaml.safe_dump(data, sort_keys=False, width=10_000, allow_unicode=True))
-
-
-def rule_tests(settings: Settings, rule_file: str, dialect: str = "vllm-0.11.0") -> dict[str, str]:
-    """promtool test files by file name, one a runbook, made from its cases; `rule_file` is what they load."""
-    by_name = {(rule.runbook.id, rule.detector.name): rule for rule in rules(settings, dialect)}
-    names = _names(settings, dialect)
-    files = {}
-    for runbook in library().values():
-        cases = [case for case in read_cases(FOLDER / runbook.id, runbook) if (runbook.id, case.detector) in by_name]
-        if cases:
-            tests = [_test(case, by_name[runbook.id, case.detector], names) for case in cases]
-            files[f"{runbook.id}.test.yaml"] = as_yaml(
-                {"rule_files": [rule_file], "evaluation_interval": "15s", "tests": tests}
-            )
-    return files
-
-
-def _test(case: Case, rule: Rule, names: DialectNames) -> dict[str, Any]:
-    series = []
-    for each in case.series:
-        labels = ",".join(f'{label}="{value}"' for label, value in each.labels.items())
-        series.append({"series": f"{names[each.signal].metric}{{{labels}}}", "values": each.values})
-    return {
-        "name": case.name,
-        "interval": case.interval,
-        "input_series": series,
-        "alert_rule_test": [
-            {"eval_time": each.at, "alertname": rule.alert, "exp_alerts": list(_expected(each, rule))}
-            for each in case.expect
-        ],
-    }
-
-
-def _expected(each: Expectation, rule: Rule) -> Iterator[dict[str, Any]]:
-    for labels in each.firing:
-        made = rule.to_yaml()["annotations"]
-        yield {
-            "exp_labels": {**labels, **rule.labels},
-            "exp_annotations": {name: _filled(text, labels, each.value or 0.0) for name, text in made.items()},
-        }
-
-
-def _filled(text: str, labels: dict[str, str], value: float) -> str:
-    """A template of ours as Prometheus fills it in (labels, url-escaped labels, the value)."""
-    text = text.replace('{{ $value | printf "%.3g" }}', f"{value:.3g}")
-    for label, content in labels.items():
-        text = text.replace(f"{{{{ $labels.{label} | urlquery }}}}", quote_plus(content))
-        text = text.replace(f"{{{{ $labels.{label} }}}}", content)
-    return text

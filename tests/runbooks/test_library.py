@@ -22,7 +22,7 @@ NAMES = default_names()
 SETTINGS = Settings(desired_replicas=3)
 BINDING = Binding(
     NAMES,
-    parameters(SETTINGS, rate_window_seconds=60, lookback_seconds=900, names=NAMES),
+    parameters(SETTINGS, rate_window_ms=60_000, lookback_ms=900_000, names=NAMES),
     ('instance="a:8000"',),
     ('engine="0"',),
 )

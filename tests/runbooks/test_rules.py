@@ -9,7 +9,8 @@ import yaml
 
 from collectors.settings import Settings
 from runbooks.library import library
-from runbooks.rules import RulesError, rule_groups, rule_tests, rules, rules_text, skipped
+from runbooks.rule_tests import rule_tests
+from runbooks.rules import RulesError, rule_groups, rules, rules_text, skipped
 from tests.real_programs import program
 
 

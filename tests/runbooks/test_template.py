@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runbooks.naming import default_names, le_matcher, rate_window_seconds, snapped
+from runbooks.naming import default_names, le_matcher, snapped
 from runbooks.template import Binding, TemplateError, check_template, one_of, resolve
 
 NAMES = default_names()
@@ -110,13 +110,6 @@ def test_several_values_match_exactly_themselves(values: list[str]) -> None:
     for value in values:
         assert re.fullmatch(matcher.value, value, re.DOTALL)
     assert not re.fullmatch(matcher.value, "".join(values) + "?", re.DOTALL) or "".join(values) + "?" in values
-
-
-@pytest.mark.parametrize(
-    ("interval", "window"), [(2, 24), (5, 60), (15, 60), (30, 120), (60, 240)], ids=lambda value: f"{value}s"
-)
-def test_rate_windows_span_four_scrapes(interval: float, window: float) -> None:
-    assert rate_window_seconds(interval) == window
 
 
 def test_thresholds_go_to_the_edge_below() -> None:

@@ -1,6 +1,7 @@
 """A walk asks every automatic step, never takes missing data for good news, and ends where the diagnosis does."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from collectors.store.blocks import Blocks
 from collectors.store.embedded import EmbeddedSource
 from runbooks.diagnosis import diagnose
 from runbooks.engine import Answer, RunbookError, verify, walk
+from runbooks.findings import Walk
 from runbooks.library import runbook_ids
 from runbooks.predicates import Facts
+from runbooks.verdicts import Verdict
 from tests.runbooks.recorded_walks import recorded
 from tests.shared_data import shared, shared_files
 
@@ -109,50 +112,48 @@ def test_shown_promql_gives_the_shown_number() -> None:
     assert compared > 15
 
 
-@pytest.mark.parametrize("path", shared_files("cases", "queue", pattern="*.json.gz"), ids=lambda path: path.name[:-8])
-def test_walk_and_diagnose_name_the_same_cause(path: Path) -> None:
+CASES = shared_files("cases", "queue", pattern="*.json.gz")
+
+
+@cache
+def case_walks(path: Path) -> list[tuple[str, Verdict, Walk]]:
+    """Every verdict at the instants of a case with the walk of its runbook at its place."""
     source, _ = recorded(path)
     expected = json.loads(path.with_name(path.name.replace(".json.gz", ".expect.json")).read_text())
-    for at in expected["at"].values():
+    found = []
+    for label, at in expected["at"].items():
         at_ms = round(at * 1000)
         seen = observe(source, at_ms, SETTINGS)
         judged = diagnose(source, at_ms, SETTINGS, seen)
-        for runbook_id in {verdict.runbook for verdict in judged.verdicts if verdict.runbook}:
-            verdict = next(v for v in judged.verdicts if v.runbook == runbook_id)
-            place = verdict.where.places[0]
-            walked = walk(
-                runbook_id,
-                source,
-                at_ms,
-                SETTINGS,
-                instance=place.instance,
-                engine=place.engine if verdict.where.scope == "rank" else None,
-                observations=seen,
-                diagnosis=judged,
-            )
-            assert walked.outcome.cause == verdict.cause
-            assert walked.outcome.confidence == verdict.confidence
-            assert all(finding.finding != "error" for finding in walked.findings)
+        for verdict in judged.verdicts:
+            if verdict.runbook and verdict is next(v for v in judged.verdicts if v.runbook == verdict.runbook):
+                place = verdict.where.places[0]
+                engine = place.engine if verdict.where.scope == "rank" else None
+                walked = walk(
+                    verdict.runbook,
+                    source,
+                    at_ms,
+                    SETTINGS,
+                    place.instance,
+                    engine,
+                    observations=seen,
+                    diagnosis=judged,
+                )
+                found.append((label, verdict, walked))
+    return found
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.name[:-8])
+def test_walk_and_diagnose_name_the_same_cause(path: Path) -> None:
+    for _, verdict, walked in case_walks(path):
+        assert (walked.outcome.cause, walked.outcome.confidence) == (verdict.cause, verdict.confidence)
+        assert all(finding.finding != "error" for finding in walked.findings)
 
 
 def test_the_steps_alone_nearly_always_lead_where_the_diagnosis_is() -> None:
-    agree = total = 0
-    for path in shared_files("cases", "queue", pattern="*.json.gz"):
-        source, _ = recorded(path)
-        expected = json.loads(path.with_name(path.name.replace(".json.gz", ".expect.json")).read_text())
-        for label, at in expected["at"].items():
-            if not label.startswith("during"):
-                continue
-            at_ms = round(at * 1000)
-            judged = diagnose(source, at_ms, SETTINGS)
-            verdict = judged.verdicts[0]
-            if not verdict.runbook or verdict.confidence != "likely":
-                continue
-            walked = walk(verdict.runbook, source, at_ms, SETTINGS, diagnosis=judged)
-            total += 1
-            agree += walked.outcome.steps_led_to is None
-    if total:
-        assert agree / total >= 0.9, f"{agree} of {total}"
+    walks = [walked for path in CASES for label, _, walked in case_walks(path) if label.startswith("during")]
+    agree = [walked.outcome.steps_led_to is None for walked in walks]
+    assert sum(agree) >= 0.9 * len(agree), f"{sum(agree)} of {len(agree)}"
 
 
 def no_data() -> EmbeddedSource:

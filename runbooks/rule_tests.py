@@ -1,0 +1,68 @@
+"""promtool test files made from the cases of the runbooks: what is shipped is proven on the real evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import quote_plus
+
+from collectors.instants import parse_duration_ms
+from collectors.settings import Settings
+from runbooks.cases import Case, Expectation, read_cases
+from runbooks.library import FOLDER, library
+from runbooks.naming import DialectNames
+from runbooks.rules import Rule, as_yaml, names_for, rules
+
+
+def rule_tests(settings: Settings, rule_file: str, dialect: str = "vllm-0.11.0") -> dict[str, str]:
+    """promtool test files by file name, one a runbook, made from its cases; `rule_file` is what they load."""
+    by_name = {(rule.runbook.id, rule.detector.name): rule for rule in rules(settings, dialect)}
+    names = names_for(settings, dialect)
+    files = {}
+    for runbook in library().values():
+        cases = [case for case in read_cases(FOLDER / runbook.id, runbook) if (runbook.id, case.detector) in by_name]
+        if cases:
+            tests = [_test(case, by_name[runbook.id, case.detector], names) for case in cases]
+            files[f"{runbook.id}.test.yaml"] = as_yaml(
+                {"rule_files": [rule_file], "evaluation_interval": shortest(cases), "tests": tests}
+            )
+    return files
+
+
+def shortest(cases: Sequence[Case]) -> str:
+    """The shortest interval of the cases: evaluating more often than samples come proves nothing more."""
+    return min((case.interval for case in cases), key=parse_duration_ms)
+
+
+def _test(case: Case, rule: Rule, names: DialectNames) -> dict[str, Any]:
+    series = []
+    for each in case.series:
+        labels = ",".join(f'{label}="{value}"' for label, value in each.labels.items())
+        series.append({"series": f"{names[each.signal].metric}{{{labels}}}", "values": each.values})
+    return {
+        "name": case.name,
+        "interval": case.interval,
+        "input_series": series,
+        "alert_rule_test": [
+            {"eval_time": each.at, "alertname": rule.alert, "exp_alerts": list(_expected(each, rule))}
+            for each in case.expect
+        ],
+    }
+
+
+def _expected(each: Expectation, rule: Rule) -> Iterator[dict[str, Any]]:
+    for labels in each.firing:
+        made = rule.to_yaml()["annotations"]
+        yield {
+            "exp_labels": {**labels, **rule.labels},
+            "exp_annotations": {name: _filled(text, labels, each.value or 0.0) for name, text in made.items()},
+        }
+
+
+def _filled(text: str, labels: dict[str, str], value: float) -> str:
+    """A template of ours as Prometheus fills it in (labels, url-escaped labels, the value)."""
+    text = text.replace('{{ $value | printf "%.3g" }}', f"{value:.3g}")
+    for label, content in labels.items():
+        text = text.replace(f"{{{{ $labels.{label} | urlquery }}}}", quote_plus(content))
+        text = text.replace(f"{{{{ $labels.{label} }}}}", content)
+    return text
