@@ -13,7 +13,7 @@ from collectors.signals import duration_text, rate_window_ms
 from runbooks.library import library
 from runbooks.naming import DialectNames, names_of, parameters
 from runbooks.runbook import Detector, Runbook
-from runbooks.template import Binding, TemplateError, resolve
+from runbooks.template import Binding, TemplateError, resolve, template_names
 from runbooks.wording import worded
 
 FORMS = ("plain", "prometheusrule", "alertmanager")
