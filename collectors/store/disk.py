@@ -8,26 +8,34 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import logging
 import os
 import re
 import threading
 import time
-import zlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import orjson
 
-from collectors.model import MetricMeta, Samples
-from collectors.series_lines import SeriesLineError
+from collectors.model import MetricMeta
 from collectors.source import SourceError
 from collectors.store.blocks import Blocks
-from collectors.store.log import LogEncoder, LogReader
+from collectors.store.log import LogEncoder
 from collectors.store.log_writer import DiskCalls, LogWriter
+from collectors.store.replay import (
+    LogFile,
+    TakeGroup,
+    TakeSeries,
+    log_files,
+    replay_log,
+    replay_segment,
+    rewrite_in_groups,
+)
 from collectors.store.rows import Row
-from collectors.store.segments import Segment, list_segments, read_segment, write_segment
+from collectors.store.segments import Segment, list_segments, write_segment
 
 log = logging.getLogger(__name__)
 
@@ -40,24 +48,6 @@ _LOG_NAME = re.compile(r"(\d{8,})\.log")
 
 class StoreError(SourceError):
     """A data folder that cannot be used; the message says why and what to try."""
-
-
-@dataclass
-class _LogFile:
-    """A log file on disk and the span of its rows."""
-
-    path: Path
-    number: int
-    start_ms: int = 2**62
-    end_ms: int = -(2**62)
-    closed_at: float = 0.0
-
-    def cover(self, time_ms: int) -> None:
-        self.start_ms, self.end_ms = min(self.start_ms, time_ms), max(self.end_ms, time_ms)
-
-    @property
-    def empty(self) -> bool:
-        return self.end_ms < self.start_ms
 
 
 class Disk:
@@ -74,7 +64,7 @@ class Disk:
         self._folder, self._logs, self._segments = folder, folder / "log", folder / "segments"
         self._span_ms, self._retention_bytes = span_ms, retention_bytes
         self._calls = calls or DiskCalls()
-        self._closed: list[_LogFile] = []
+        self._closed: list[LogFile] = []
         self._sealed: list[Segment] = []
         self._failures_before = 0
         self._seal_failure = ""
@@ -87,77 +77,37 @@ class Disk:
             raise StoreError(
                 f"cannot use {folder}: {error.strerror}", "choose a folder that can be written with --data"
             ) from None
-        self._next_number = 1 + max(
-            [0, *(int(m.group(1)) for p in self._logs.iterdir() if (m := _LOG_NAME.fullmatch(p.name)))]
-        )
-        self._next_number = max([self._next_number, *(segment.number + 1 for segment in list_segments(self._segments))])
+        taken = [number for number, _ in log_files(self._logs)]
+        taken += [segment.number for segment in list_segments(self._segments)]
+        self._next_number = max(taken, default=0) + 1
         self._begin_file()
 
     def _begin_file(self) -> None:
-        self._current = _LogFile(self._logs / f"{self._next_number:08d}.log", self._next_number)
+        self._current = LogFile(self._logs / f"{self._next_number:08d}.log", self._next_number)
         self._next_number += 1
         self._encoder = LogEncoder()
         self._writer = LogWriter(self._current.path, self._calls)
 
     # ---- reading back
 
-    def replay(
-        self, since_ms: int, take_row: Callable[[Row], None], take_series: Callable[[Iterable[Samples]], object]
-    ) -> None:
+    def replay(self, since_ms: int, take_group: TakeGroup, take_series: TakeSeries) -> None:
         """Give back everything kept, oldest file first; what cannot be read is said and left out."""
         self._sealed = list_segments(self._segments)
         segments = {segment.number: segment for segment in self._sealed}
-        logs = {int(m.group(1)): path for path in self._logs.iterdir() if (m := _LOG_NAME.fullmatch(path.name))}
+        logs = {number: path for number, path in log_files(self._logs) if number != self._current.number}
         for number in sorted(segments.keys() | logs.keys()):
             segment, path = segments.get(number), logs.get(number)
             if segment is not None and segment.end_ms < since_ms:
+                if path is not None:
+                    self._closed.append(LogFile(path, number, segment.start_ms, segment.end_ms))
                 continue
-            if path is not None and self._replay_log(path, number, segment, take_row):
-                continue
+            if path is not None:
+                file = LogFile(path, number)
+                if replay_log(file, segment, take_group):
+                    self._closed += [] if file.empty else [file]
+                    continue
             if segment is not None:
-                try:
-                    take_series(list(read_segment(segment)))
-                except (SeriesLineError, OSError, EOFError, zlib.error) as error:
-                    log.error("%s is damaged and left out: %s", segment.path, error)
-
-    def _replay_log(self, path: Path, number: int, segment: Segment | None, take_row: Callable[[Row], None]) -> bool:
-        """Whether the log was used. With a segment at hand a damaged log is not."""
-        file = _LogFile(path, number)
-        try:
-            if segment is not None and not _intact(path):
-                log.warning("%s is damaged; its sealed segment is used instead", path)
-                return False
-            reader = LogReader(path)
-            for row in reader.rows():
-                file.cover(row.time_ms)
-                take_row(row)
-        except OSError as error:
-            log.error("cannot read %s: %s", path, error.strerror)
-            return False
-        if not file.empty:
-            self._closed.append(file)
-        if reader.damage is not None:
-            self._cut(path, reader.damage.at_byte, reader.damage.file_bytes, reader.damage.reason)
-        elif file.empty:
-            path.unlink(missing_ok=True)
-        return True
-
-    @staticmethod
-    def _cut(path: Path, at_byte: int, file_bytes: int, reason: str) -> None:
-        log.warning(
-            "%s: %s at byte %d; the last %d bytes are cut off, the rest is kept",
-            path,
-            reason,
-            at_byte,
-            file_bytes - at_byte,
-        )
-        with contextlib.suppress(
-            OSError
-        ):  # a disk that takes no change now leaves the tail, and the next start says the same
-            if at_byte == 0:
-                path.rename(path.with_suffix(".damaged"))
-            else:
-                os.truncate(path, at_byte)
+                replay_segment(segment, take_series)
 
     # ---- writing
 
@@ -167,7 +117,7 @@ class Disk:
             due = not self._current.empty and row.time_ms - self._current.start_ms >= self._span_ms
             if (due or self._writer.file_bytes > LOG_FILE_BYTES) and not self._writer.failure:
                 self._rotate()
-            self._current.cover(row.time_ms)
+            self._current.cover(row.time_ms, row.time_ms)
             self._writer.append(self._encoder.encode(row))
 
     def _rotate(self) -> None:
@@ -187,17 +137,20 @@ class Disk:
             self._sync(descriptor)
         if overflowed:
             self._recover(blocks)
+        self._complete(blocks, cutoff_ms)
+        return self._drop(cutoff_ms)
+
+    def _complete(self, blocks: Blocks, cutoff_ms: int) -> None:
+        """Seal and rewrite the logs that nothing is added to any more; the first refusal of the disk ends it until the next time."""
         sealed = {segment.number for segment in self._sealed}
         for file in list(self._closed):
-            waited = time.monotonic() - file.closed_at >= LATE_SECONDS
-            if (
-                file.number not in sealed
-                and waited
-                and file.end_ms >= cutoff_ms
-                and not self._seal(file, blocks, file.end_ms)
-            ):
-                break
-        return self._drop(cutoff_ms)
+            if time.monotonic() - file.closed_at < LATE_SECONDS or file.end_ms < cutoff_ms:
+                continue
+            if file.number not in sealed and not self._seal(file, blocks, file.end_ms):
+                return
+            rewrite = functools.partial(rewrite_in_groups, file, self._calls)
+            if not file.grouped and not self._trying("rewrite a log", rewrite):
+                return
 
     def _recover(self, blocks: Blocks) -> None:
         """After an overflow: seal the whole span of the current file from memory, then log anew."""
@@ -218,18 +171,24 @@ class Disk:
         finally:
             os.close(descriptor)
 
-    def _seal(self, file: _LogFile, blocks: Blocks, end_ms: int) -> bool:
-        try:
+    def _seal(self, file: LogFile, blocks: Blocks, end_ms: int) -> bool:
+        def write() -> None:
             segment = write_segment(self._segments, file.number, blocks, file.start_ms, end_ms, self._calls)
+            self._sealed += [segment] if segment is not None else []
+
+        return self._trying("seal a segment", write)
+
+    def _trying(self, what: str, work: Callable[[], None]) -> bool:
+        """Whether the disk took it; a refusal is said once for each reason."""
+        try:
+            work()
         except OSError as error:
-            reason = error.strerror or str(error)
-            if reason != self._seal_failure:
-                log.error("cannot seal a segment in %s: %s; trying again", self._segments, reason)
-            self._seal_failure = reason
+            refused = f"cannot {what} in {self._folder}: {error.strerror or error}; trying again"
+            if refused != self._seal_failure:
+                log.error("%s", refused)
+            self._seal_failure = refused
             return False
         self._seal_failure = ""
-        if segment is not None:
-            self._sealed.append(segment)
         return True
 
     def _drop(self, cutoff_ms: int) -> int:
@@ -307,13 +266,6 @@ class Disk:
         """Write what waits, and give the folder free."""
         self._writer.close()
         os.close(self._lock)
-
-
-def _intact(path: Path) -> bool:
-    reader = LogReader(path)
-    for _ in reader.rows():
-        pass
-    return reader.damage is None
 
 
 def _locked(path: Path) -> int:

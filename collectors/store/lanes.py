@@ -121,6 +121,21 @@ class Lane:
         self.last_ms = int(times_ms[-1])
         self.rows_seen += len(times_ms)
 
+    def extend(self, columns: Columns, times_ms: Int64s, values: Floats) -> None:
+        """Bulk rows after `last_ms` for some columns: `values` (len(columns), rows), times strictly increasing."""
+        chunks, head = self._state
+        if head.rows:
+            chunks, head = self._seal(chunks, head)
+        added: list[Chunk] = []
+        for start in range(0, len(times_ms), SEAL_ROWS):
+            part = slice(start, start + SEAL_ROWS)
+            wide = np.full((len(self.sids), len(times_ms[part])), NO_SAMPLE)
+            wide[columns] = values[:, part]
+            added.append(sealed(times_ms[part], wide))
+        self._state = ((*chunks, *added), OpenRows.room_for(len(self.sids), 16))
+        self.last_ms = int(times_ms[-1])
+        self.rows_seen += len(times_ms)
+
     def _seal(self, chunks: tuple[Chunk, ...], head: OpenRows) -> tuple[tuple[Chunk, ...], OpenRows]:
         chunk = sealed(head.times_ms[: head.rows], head.values[:, : head.rows])
         return (*chunks, chunk), OpenRows.room_for(len(self.sids), SEAL_ROWS)

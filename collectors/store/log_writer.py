@@ -151,3 +151,32 @@ class LogWriter:
             self.overflowed = True
             self._pending.clear()
             self.pending_bytes = 0
+
+
+class WholeFile:
+    """A file that is written once, through DiskCalls, and synced before it is closed. Methods raise OSError."""
+
+    def __init__(self, path: Path, calls: DiskCalls) -> None:
+        path.unlink(missing_ok=True)
+        self._calls = calls
+        self._descriptor = calls.open_append(path)
+
+    def write(self, data: bytes) -> int:
+        """Write all of it."""
+        view = bytes(data)
+        while view:
+            view = view[self._calls.write(self._descriptor, view) :]
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def __enter__(self) -> WholeFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            if error[0] is None:
+                self._calls.fsync(self._descriptor)
+        finally:
+            os.close(self._descriptor)

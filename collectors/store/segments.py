@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import BinaryIO, cast
 from collectors.model import Samples
 from collectors.series_lines import read_series_lines, sort_key, write_series_lines
 from collectors.store.blocks import Blocks
-from collectors.store.log_writer import DiskCalls
+from collectors.store.log_writer import DiskCalls, WholeFile
 from collectors.store.matchers import Matcher
 
 GZIP_LEVEL = 3
@@ -60,7 +59,7 @@ def write_segment(
     unfinished = segment.path.with_suffix(".part")
     try:
         with (
-            _Through(unfinished, calls) as raw,
+            WholeFile(unfinished, calls) as raw,
             gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=GZIP_LEVEL, mtime=0) as file,
         ):
             lines = write_series_lines(cast(BinaryIO, file), _sorted_series(blocks, start_ms, end_ms))
@@ -80,31 +79,3 @@ def _sorted_series(blocks: Blocks, start_ms: int, end_ms: int) -> Iterator[Sampl
     for name in names:
         of_name = blocks.samples((Matcher("__name__", "=", name),), start_ms - 1, end_ms)
         yield from sorted(of_name, key=lambda samples: sort_key(samples.labels))
-
-
-class _Through:
-    """A file whose writes go through DiskCalls, synced before it is closed."""
-
-    def __init__(self, path: Path, calls: DiskCalls) -> None:
-        path.unlink(missing_ok=True)
-        self._calls = calls
-        self._descriptor = calls.open_append(path)
-
-    def write(self, data: bytes) -> int:
-        view = bytes(data)
-        while view:
-            view = view[self._calls.write(self._descriptor, view) :]
-        return len(data)
-
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-    def __enter__(self) -> _Through:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        try:
-            if error[0] is None:
-                self._calls.fsync(self._descriptor)
-        finally:
-            os.close(self._descriptor)

@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from collectors.model import MetricMeta
 from collectors.store.blocks import Blocks, Layout
 from collectors.store.disk import SPAN_MS, Disk
+from collectors.store.log import RowGroup
 from collectors.store.log_writer import DiskCalls
 from collectors.store.rows import Row
 from collectors.store.scrape import Clock, Scraper, ScrapeSettings, TargetStatus, WallClock
@@ -25,6 +28,8 @@ log = logging.getLogger(__name__)
 
 DEFAULT_RETENTION_SECONDS = 6 * 3600.0
 UPKEEP_SECONDS = 15.0
+BULK_ROWS = 64
+"""Rows of one layout from which on reading back packs them at once."""
 
 
 class Store:
@@ -79,12 +84,23 @@ class Store:
 
     def _read_back(self, disk: Disk) -> None:
         since_ms = self.clock.now_ms() - self.retention_ms
-        disk.replay(since_ms, lambda row: self._keep(row) if row.time_ms >= since_ms else None, self.blocks.load)
+        disk.replay(since_ms, lambda group: self._keep_group(group, since_ms), self.blocks.load)
         for name, meta in disk.read_metadata().items():
             self.blocks.set_metadata(name, meta)
         self.blocks.drop_before(since_ms)
         if self.blocks.extent_ms() is not None:
             log.info("%d samples of %d series read back", self.blocks.sample_count, len(self.blocks.index))
+
+    def _keep_group(self, group: RowGroup, since_ms: int) -> None:
+        wanted = group.times_ms >= since_ms
+        if len(group.times_ms) < BULK_ROWS:
+            for place in np.flatnonzero(wanted):
+                values = np.ascontiguousarray(group.values[:, place])
+                self._keep(Row(group.target, int(group.times_ms[place]), group.series, values))
+        elif wanted.all():
+            self.blocks.extend(group.target, group.times_ms, group.series, group.values)
+        elif wanted.any():
+            self.blocks.extend(group.target, group.times_ms[wanted], group.series, group.values[:, wanted])
 
     def append(self, rows: Sequence[Row], metadata: Mapping[str, MetricMeta]) -> None:
         """Take the rows of one scrape: to the log first, so that what a query has shown is there after a restart."""

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.model import STALE
-from collectors.store.log import MAGIC, LogEncoder, LogReader
+from collectors.store.log import MAGIC, LogEncoder, RowGroup
+from collectors.store.log_reader import LogReader, merged
 from collectors.store.rows import Row
 from collectors.store.series import LabelSet
 
@@ -110,3 +111,32 @@ def test_churn_of_whole_layouts_writes_each_series_once() -> None:
     pool = [LabelSet({"__name__": "m", "pod": f"pod-{number:05d}"}) for number in range(10_000)]
     sizes = [len(encoder.encode(Row("t", at, tuple(pool[at : at + 400]), np.ones(400)))) for at in range(0, 9_600, 40)]
     assert sum(sizes) < 400_000
+
+
+@settings(deadline=None, max_examples=100)
+@given(ROWS)
+def test_a_log_rewritten_in_groups_holds_the_same_rows(path: Path, rows: list[Row]) -> None:
+    path.write_bytes(b"".join(written(rows)))
+    reader, encoder = LogReader(path), LogEncoder()
+    rewritten = b"".join([MAGIC, *(encoder.encode_group(group) for group in merged(reader.groups()))])
+    path.write_bytes(rewritten)
+    again = LogReader(path)
+    assert again.intact()
+    for target in ("a", "b\n"):
+        assert [bits(row) for row in again.rows() if row.target == target] == [
+            bits(row) for row in rows if row.target == target
+        ]
+    assert again.damage is None
+
+
+def test_a_damaged_group_is_noticed_by_its_checksum(path: Path) -> None:
+    rows = [Row("a", at, LAYOUTS[0], np.arange(12.0) * at) for at in range(600)]
+    encoder = LogEncoder()
+    groups = [RowGroup("a", LAYOUTS[0], np.array([row.time_ms]), row.values[:, None]) for row in rows]
+    raw = bytearray(b"".join([MAGIC, *(encoder.encode_group(group) for group in merged(groups))]))
+    assert len(raw) < 5000
+    raw[-10] ^= 4
+    path.write_bytes(raw)
+    reader = LogReader(path)
+    assert not reader.intact()
+    assert len(list(LogReader(path).rows())) == 512
