@@ -6,7 +6,7 @@ A question about three metrics reads three metrics. `CapsuleSource` has its own 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from collectors.capsule_body import BodyReader
@@ -23,6 +23,11 @@ from collectors.store.promql import Result
 from collectors.store.promql.evaluator import Semantics
 
 Progress = Callable[[float, str], None]
+
+
+MAX_MEMORY_BYTES = 1536 * 1024**2
+"""What the samples in memory may take; they are packed, so a day of 64 replicas fits."""
+BATCH_SAMPLES = 10_000_000
 
 
 class Capsule:
@@ -72,12 +77,20 @@ class Capsule:
                 missing = (self._names & frozenset(wanted)) - self._loaded
             if missing is not None and not missing:
                 return
-            series = list(self._reader.read(missing, progress))
-            self._check_window(series)
-            self._blocks.load(series)
-            self._loaded |= {each.labels.get("__name__", "") for each in series} if missing is None else missing
+            for batch in _batches(self._reader.read(missing, progress)):
+                self._check_window(batch)
+                self._blocks.load(batch)
+                if missing is None:
+                    self._loaded.update(each.labels.get("__name__", "") for each in batch)
+                if self._blocks.nbytes > MAX_MEMORY_BYTES:
+                    raise QueryRejected(
+                        f"{self.path or self.title} needs more than {MAX_MEMORY_BYTES >> 20} MiB of memory for this question",
+                        "Ask for fewer metrics, or cut the recording shorter",
+                    )
             if missing is None:
                 self._names = frozenset(self._loaded)
+            else:
+                self._loaded |= missing
             self._complete = self._loaded >= (self._names or frozenset())
 
     def _check_window(self, series: Sequence[Samples]) -> None:
@@ -94,6 +107,20 @@ class Capsule:
         if self._reader is None:
             return iter(())
         return self._reader.read(wanted)
+
+
+def _batches(series: Iterable[Samples]) -> Iterator[list[Samples]]:
+    """Series in lists of about BATCH_SAMPLES samples: what is read is packed before more is read."""
+    batch: list[Samples] = []
+    samples = 0
+    for each in series:
+        batch.append(each)
+        samples += each.times_ms.size
+        if samples >= BATCH_SAMPLES:
+            yield batch
+            batch, samples = [], 0
+    if batch:
+        yield batch
 
 
 def read_capsule(path: Path | str, *, progress: Progress | None = None) -> Capsule:

@@ -420,3 +420,20 @@ def test_writing_is_quick_to_read_by_others_and_has_plain_rights(tmp_path: Path)
         assert sorted(archive.namelist()) == ["manifest.json", "series.jsonl.gz"]
         assert archive.testzip() is None
     assert os.access(tmp_path / "a.capsule", os.R_OK)
+
+
+def test_reading_in_batches_gives_the_same_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "a.capsule", fleet(3, 60, gone_at=30))
+    whole = CapsuleSource(read_capsule(tmp_path / "a.capsule"))
+    monkeypatch.setattr("collectors.capsule.BATCH_SAMPLES", 100)
+    batched = CapsuleSource(read_capsule(tmp_path / "a.capsule"))
+    for query in QUERIES[::-1]:
+        assert as_text(batched.instant(query, whole.now_ms())) == as_text(whole.instant(query, whole.now_ms()))
+
+
+def test_a_question_that_needs_too_much_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "a.capsule")
+    monkeypatch.setattr("collectors.capsule.MAX_MEMORY_BYTES", 1)
+    source = CapsuleSource(read_capsule(tmp_path / "a.capsule"))
+    with pytest.raises(QueryRejected, match="Ask for fewer metrics"):
+        source.instant("up", source.now_ms())
