@@ -1,5 +1,5 @@
-"""incidents"""
+"""What happened, and what could we have known?"""
 
-from pages.ui.frame import live_page
+from pages.ui.incidents_page import page
 
-live_page(lambda here: None)
+page()

@@ -1,5 +1,5 @@
-"""memory"""
+"""Why does it not start, fit, get admitted?"""
 
-from pages.ui.frame import live_page
+from pages.ui.memory_page import draw
 
-live_page(lambda here: None)
+draw()

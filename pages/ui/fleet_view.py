@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from collectors.fleet_picture import FleetPicture, ReplicaRow
 from collectors.model import Floats
 from collectors.settings import Settings
 from pages.ui import nav
-from pages.ui.charts import Band, Limit, Line, Mark, Quantile
+from pages.ui.charts import Band, Limit, Line, Mark, Quantile, Series
 from pages.ui.charts import Panel as Chart
 from pages.ui.table import Cell, Column, Row
 from pages.ui.tiles import Answer, Tile
@@ -83,7 +84,7 @@ def _serving(scene: Scene) -> Answer:
         row, state = wrong[0]
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         level = "bad" if any(STATE_LEVELS[s.state] == "bad" for _, s in wrong) else "warn"
-        return Answer("Serving", f"{fine} of {total}", f"{row.key} {_state_words(state, picture.at_ms)}{more}", level)
+        return Answer("Serving", f"{fine} of {total}", f"{row.key} {state_words(state, picture.at_ms)}{more}", level)
     if fine < total:
         return Answer("Serving", f"{fine} of {total}", "the rest is not seen or unknown", "unknown" if fine else "bad")
     return Answer(
@@ -94,7 +95,7 @@ def _serving(scene: Scene) -> Answer:
     )
 
 
-def _state_words(state: RankState, at_ms: int) -> str:
+def state_words(state: RankState, at_ms: int) -> str:
     word = STATE_WORDS.get(state.state, state.state)
     if state.since_ms is None or state.state in ("serving", "prefill_only", "idle", "unknown"):
         return word
@@ -162,7 +163,7 @@ def _change(figure: Figure) -> str:
     return f"{'same as' if same else ('+' if moved > 0 else '-') + number + (' ' + unit if figure.unit == 'seconds' else '') + ' vs'} {duration(figure.earlier_ms / 1000)} ago"
 
 
-def _tile(label: str, figure: Figure, doubts: Sequence[str], *, history: Floats | None = None, tone: str = "", kind: str = "", unit: str | None = None) -> Tile:  # fmt: skip
+def figure_tile(label: str, figure: Figure, doubts: Sequence[str], *, history: Floats | None = None, tone: str = "", kind: str = "", unit: str | None = None) -> Tile:  # fmt: skip
     doubt = "; ".join((*figure.tainted, *doubts))
     shown = history if history is not None else figure.history if figure.history is not None else np.full(1, np.nan)
     kind = kind or ("" if figure.evidence == "measured" else figure.evidence)
@@ -184,29 +185,29 @@ def tiles(scene: Scene) -> list[Tile]:
         history = totals.wait.history if totals.wait.history is not None else np.full(1, np.nan)
         worst = Tile("Wait now, worst", "0", "s", "nothing waits", history, kind="derived")
     else:
-        worst = _tile("Wait now, worst", totals.worst_wait, waits, history=totals.wait.history, tone=late)
+        worst = figure_tile("Wait now, worst", totals.worst_wait, waits, history=totals.wait.history, tone=late)
         if totals.wait.value is not None:
             worst = replace(worst, change=f"fleet {figure_text(totals.wait)}")
     return [
         worst,
-        _tile("Waiting", totals.waiting, waits, tone=late),
-        _tile("Tokens out", totals.generation_tokens, scene.doubts("generation_tokens")),
-        _tile(
+        figure_tile("Waiting", totals.waiting, waits, tone=late),
+        figure_tile("Tokens out", totals.generation_tokens, scene.doubts("generation_tokens")),
+        figure_tile(
             "Finished",
             totals.finished,
             scene.doubts("requests_finished"),
             kind="arrivals estimated" if arriving.value is not None else "",
             unit=beside,
         ),
-        _tile("Preemptions", totals.preemptions, scene.doubts("preemptions")),
+        figure_tile("Preemptions", totals.preemptions, scene.doubts("preemptions")),
     ]
 
 
-def _grid(scene: Scene, panel: Panel | QuantilePanel) -> dict[str, object]:
+def _grid(scene: Scene, panel: Panel | QuantilePanel) -> dict[str, Any]:
     window = panel.window
     return {
         "start_ms": window.start_ms, "step_ms": window.step_ms, "points": window.steps, "axis": _axis(scene, window.start_ms, window.end_ms),
-        "marks": scene.marks, "promql": panel.promql, "notice": _notice(panel),
+        "marks": scene.marks, "promql": panel.promql, "notice": notice_of(panel),
     }  # fmt: skip
 
 
@@ -215,7 +216,7 @@ def _axis(scene: Scene, start_ms: int, end_ms: int) -> tuple[int, int]:
     return (min(first, start_ms) if first >= start_ms - 1 else first, max(last, end_ms))
 
 
-def _notice(panel: Panel | QuantilePanel) -> str:
+def notice_of(panel: Panel | QuantilePanel) -> str:
     """The word for an empty panel; '' when there is something to draw."""
     if panel.status != "value":
         word = STATUS_WORDS[panel.status]
@@ -258,13 +259,13 @@ def panels(scene: Scene) -> list[Chart]:
     slo = picture.totals.time_to_first_token_slo
     gap_slo = picture.totals.inter_token_latency_slo
 
-    def chart(title: str, unit: str, panel: Panel | QuantilePanel, series: tuple[object, ...], label: str, signals: Sequence[str], **more: object) -> Chart:  # fmt: skip
+    def chart(title: str, unit: str, panel: Panel | QuantilePanel, series: tuple[Series, ...], label: str, signals: Sequence[str], **more: Any) -> Chart:  # fmt: skip
         grid = _grid(scene, panel)
         taints = tuple(dict.fromkeys((*panel.tainted, *scene.doubts(*signals))))
         label += f" · rates over {duration(panel.rate_window_ms / 1000)}" if panel.rate_window_ms else ""
         return Chart(
             title, unit, series=() if grid["notice"] else series, unit_label=label, taints=taints, **{**grid, **more}
-        )  # type: ignore[arg-type]
+        )
 
     def runbook(name: str) -> str:
         return nav.link("runbook", **nav.merged(dict(scene.kept), id=name))
@@ -345,7 +346,7 @@ def _state_cell(scene: Scene, row: ReplicaRow) -> Cell:
         return Cell("down" if row.scraped == "down" else "unknown", "bad" if row.scraped == "down" else "muted", "bad" if row.scraped == "down" else "unknown")  # fmt: skip
     level = STATE_LEVELS[state.state]
     tone = level if level in ("warn", "bad") else "muted" if state.state in ("idle", "unknown") else ""
-    return Cell(_state_words(state, scene.picture.at_ms), tone, level, state.why if level != "ok" else "")
+    return Cell(state_words(state, scene.picture.at_ms), tone, level, state.why if level != "ok" else "")
 
 
 def _cell(figure: Figure, scene: Scene, *signals: str, tone: str = "", icon: str = "", bare: bool = False, show_note: bool = False) -> Cell:  # fmt: skip

@@ -50,11 +50,11 @@ def _body(draw: Callable[[View], None], strip: bool) -> None:
     if here.mistake:
         states.line("warn", "The address could not be read in full.", here.mistake)
     if seen.value is None:
-        error = seen.error
+        failure = seen.error
         states.empty(
             "No picture yet",
-            error.cause if error else "",
-            (error.next_step if error else "") or "Check with: pagewatch doctor",
+            failure.cause if failure else "",
+            (failure.next_step if failure else "") or "Check with: pagewatch doctor",
         )
         return
     if strip:

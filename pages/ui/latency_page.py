@@ -55,13 +55,13 @@ def draw(here: View) -> None:
         payload = charts.pack(time_goes_chart(picture, scene.axis, scene.marks), group="latency", dim=dim)
         drawn.append(charts.live_chart(payload, key="time_goes"))
     if picture.where_note:
-        states.line("unknown", picture.where_note)
+        states.note(picture.where_note)
     opened = None
     left, right = st.columns(2, gap="small")
     with left, states.section("The ranking"):
         opened = table(RANK_COLUMNS, ranking_rows(picture.ranking, scene.slots, view.kept()), key="ranking", dim=dim)
         if picture.ranking.text:
-            states.line("unknown", picture.ranking.text)
+            states.note(picture.ranking.text[:1].upper() + picture.ranking.text[1:])
     with right, states.section("The comparison"):
         table(EARLIER_COLUMNS, earlier_rows(picture), key="earlier", dim=dim)
     for finding in picture.findings:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from collectors.figures import STATUS_WORDS, Panel, QuantilePanel
+from collectors.figures import QuantileFigure
 from collectors.latency_picture import Earlier, HeatMap, LatencyPicture, Ranking
 from pages.ui import nav
-from pages.ui.charts import Band, Heat, Limit, Line, Mark, Series
+from pages.ui.charts import Band, Heat, Limit, Line, Mark, Series, Tone
 from pages.ui.charts import Panel as Chart
-from pages.ui.fleet_view import quantile_series
+from pages.ui.fleet_view import notice_of, quantile_series
 from pages.ui.table import Cell, Column, Row
 from pages.ui.words import duration, figure_text, percent, quantile_text, seconds
 
@@ -23,20 +24,11 @@ TITLES = {
     "request_decode_time": "Decode",
     "e2e_request_latency": "End to end",
 }
-PART_TONES = {"queue": "warn", "prefill": 0, "decode": 1}
+PART_TONES: dict[str, Tone] = {"queue": "warn", "prefill": 0, "decode": 1}
 
 
 def title_of(signal: str) -> str:
     return TITLES.get(signal, signal.replace("_", " ").capitalize())
-
-
-def notice_of(panel: Panel | QuantilePanel) -> str:
-    """The word for an empty panel; '' when there is something to draw."""
-    if panel.status != "value":
-        word = STATUS_WORDS[panel.status].capitalize()
-        return f"{word}: {panel.note}" if panel.note else word
-    values = [line.values for line in panel.lines] if isinstance(panel, Panel) else [panel.series.estimate]
-    return "" if any(np.isfinite(v).any() for v in values) else "No data in this range"
 
 
 def quantile_charts(picture: LatencyPicture, axis: tuple[int, int], marks: tuple[Mark, ...], taints: Mapping[str, tuple[str, ...]]) -> list[Chart]:  # fmt: skip
@@ -44,7 +36,7 @@ def quantile_charts(picture: LatencyPicture, axis: tuple[int, int], marks: tuple
     charts = []
     for panel in picture.panels:
         notice = notice_of(panel)
-        limit = ()
+        limit: tuple[Limit, ...] = ()
         if picture.slo is not None and panel.id == picture.chosen:
             limit = (Limit(f"SLO {seconds(picture.slo.threshold)}", picture.slo.threshold),)
         charts.append(
@@ -65,7 +57,7 @@ def heat_chart(heat: HeatMap, axis: tuple[int, int], marks: tuple[Mark, ...]) ->
     """Bucket rates over time; empty buckets above and below what was seen are left out."""
     seen = np.flatnonzero(np.nan_to_num(heat.rates).sum(axis=1) > 0) if heat.rates.size else np.array([], dtype=int)
     window = heat.window
-    common = {
+    common: dict[str, Any] = {
         "axis": _spanning(axis, window.start_ms, window.end_ms), "marks": marks, "promql": heat.promql, "taints": heat.tainted, "height": 230, "margin_left": 62,
         "unit_label": f"{title_of(heat.signal)}: observations per bucket, darker is more",
     }  # fmt: skip
@@ -79,7 +71,7 @@ def heat_chart(heat: HeatMap, axis: tuple[int, int], marks: tuple[Mark, ...]) ->
             (),
             notice=heat.note or "No data in this range",
             **common,
-        )  # type: ignore[arg-type]
+        )
     first, last = int(seen[0]), int(seen[-1])
     slo_row = int(np.searchsorted(heat.bounds, heat.slo_threshold)) if heat.slo_threshold is not None else None
     limits: tuple[Limit, ...] = ()
@@ -90,7 +82,7 @@ def heat_chart(heat: HeatMap, axis: tuple[int, int], marks: tuple[Mark, ...]) ->
     series: tuple[Series, ...] = (
         Heat("observations", heat.rates[first : last + 1], tuple(_bucket(heat, row) for row in rows), tuple(_edge(heat, row) for row in rows), limit_row=limit_row),
     )  # fmt: skip
-    return Chart("Heat map", "s", window.start_ms, window.step_ms, window.steps, series, limits=limits, **common)  # type: ignore[arg-type]
+    return Chart("Heat map", "s", window.start_ms, window.step_ms, window.steps, series, limits=limits, **common)
 
 
 def _bucket(heat: HeatMap, row: int) -> str:
@@ -173,10 +165,10 @@ EARLIER_COLUMNS = (
 def earlier_rows(picture: LatencyPicture) -> list[Row]:
     """The chosen histogram over the whole window, now and earlier."""
 
-    def cells(quantiles: Sequence[object]) -> tuple[Cell, ...]:
+    def cells(quantiles: Sequence[QuantileFigure]) -> tuple[Cell, ...]:
         return tuple(
             Cell(quantile_text(q), "" if q.known else "muted", note=q.note if not q.known else "") for q in quantiles
-        )  # type: ignore[attr-defined,arg-type]
+        )
 
     def row(earlier: Earlier) -> Row:
         return Row(earlier.label, cells(earlier.quantiles))

@@ -78,6 +78,12 @@ def entries() -> list[Entry]:
     return sorted(found, key=lambda entry: -(entry.manifest.window.start_ms if entry.manifest else 0))
 
 
+def manifest_of(key: str) -> Manifest | None:
+    """The manifest of an incident file of the library, or of the console's own ('')."""
+    wanted = key or Path(console().source_spec).name
+    return next((entry.manifest for entry in entries() if entry.key == wanted), None)
+
+
 def take_in(name: str, content: bytes) -> str:
     """Keep an uploaded recording or incident file in the console's folder; its key. Raises SourceError, and then keeps nothing."""
     folder = console().incidents_folder

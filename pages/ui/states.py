@@ -24,6 +24,11 @@ def line(level: str, *parts: str | Markup) -> None:
     st.html(tag("div", icon(level), *(p if isinstance(p, Markup) else tag("span", p) for p in parts), class_="pw-line", data_tone=level))  # fmt: skip
 
 
+def note(text: str) -> None:
+    """A remark in small muted type."""
+    st.html(tag("div", text, class_="pw-note"))
+
+
 def trouble(what: str, cause: str, next_step: str = "") -> None:
     """A section that failed: what, why, what to try."""
     st.html(

@@ -36,6 +36,12 @@ def told(key: str) -> Timeline | str | None:
     return None
 
 
+def known(key: str) -> Timeline | str | None:
+    """What has been made already; begins nothing."""
+    with _lock:
+        return _told.get(key)
+
+
 def _tell(key: str, held: Held) -> None:
     capsule, extent = held.capsule, held.extent
     assert capsule is not None

@@ -1,0 +1,226 @@
+"""The Incidents page: the library of incident files, upload, what alerts opened, walks; two recordings side by side."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from collectors.instants import format_instant
+from collectors.source import SourceError
+from pages.ui import data, library, nav, records, states, story, view
+from pages.ui.frame import live_page
+from pages.ui.lanes import lane_chart
+from pages.ui.library import Entry
+from pages.ui.story_view import lanes_of
+from pages.ui.table import Cell, Column, Row, table
+from pages.ui.view import View
+from pages.ui.words import cause_text, day_and_clock, duration
+from runbooks.incidents import Incident
+from runbooks.timeline import Timeline
+from runbooks.walks import RecordedWalk
+
+UPLOAD_MB = 64
+COLUMNS = (Column("incident file"), Column("recorded"), Column("length", "right"), Column("replicas", "right"), Column("engine"), Column("what was found", "wrap"), Column("size", "right"))  # fmt: skip
+OPENED_COLUMNS = (
+    Column("alert"),
+    Column("state"),
+    Column("since"),
+    Column("where"),
+    Column("the diagnosis then", "wrap"),
+)
+WALK_COLUMNS = (Column("walk"), Column("runbook"), Column("at"), Column("by"), Column("outcome"))
+
+
+def draw(here: View) -> None:
+    """The page under the source bar; the lanes of an opened recording stand first."""
+    if here.mode == "replay":
+        with states.section("The lanes"):
+            _lanes(here)
+    _below()
+
+
+def page() -> None:
+    """The page works without a source too: the library does not need one."""
+    try:
+        data.held(view.kept().get("source", ""))
+    except SourceError:
+        states.note("No source is open. Open an incident file below.")
+        _below()
+        return
+    live_page(draw)
+
+
+def _below() -> None:
+    opened: list[str | None] = []
+    with states.section("The library"):
+        entries = library.entries()
+        if entries:
+            opened.append(table(COLUMNS, [_row(entry) for entry in entries], key="library"))
+        else:
+            states.empty(
+                "No incident file yet",
+                "Drop a recording below, or record one from the Diagnose page.",
+                "On the command line: pagewatch record, pagewatch import",
+            )
+    with states.section("The upload"):
+        _upload()
+    with states.section("The opened incidents"):
+        incidents = records.opened_incidents()
+        if incidents:
+            st.subheader("Opened by alerts", anchor=False)
+            opened.append(table(OPENED_COLUMNS, [_incident(incident) for incident in incidents], key="opened"))
+    with states.section("The walks"):
+        walks = records.history(limit=30)
+        if walks:
+            st.subheader("Recorded walks", anchor=False)
+            opened.append(table(WALK_COLUMNS, [_walk(walk) for walk in walks], key="walks"))
+    for address in opened:
+        if address:
+            nav.follow(address)
+
+
+def _row(entry: Entry) -> Row:
+    size = f"{entry.size_bytes / 1e6:.1f} MB"
+    if entry.manifest is None:
+        empty = (Cell(""), Cell(""), Cell(""), Cell(""), Cell(entry.problem, "bad", "bad"), Cell(size, "muted"))
+        return Row(entry.key, empty)
+    manifest = entry.manifest
+    window = manifest.window
+    engine = f"{manifest.engine.name} {manifest.engine.version}".strip()
+    cells = (
+        Cell(f"{day_and_clock(window.start_ms)} UTC", "muted"),
+        Cell(duration((window.end_ms - window.start_ms) / 1000)),
+        Cell(str(len(manifest.replicas))),
+        Cell(engine, "muted"),
+        _found(entry),
+        Cell(size, "muted"),
+    )
+    return Row(manifest.title or entry.key, cells, nav.link("fleet", source=entry.key))
+
+
+def _found(entry: Entry) -> Cell:
+    """What the diagnosis said along the recording, where that is known already; else what its manifest carries."""
+    told = story.known(entry.key)
+    if isinstance(told, Timeline):
+        causes = list(
+            dict.fromkeys(
+                f"{cause_text(e.id)} on {e.place}" for e in told.of("verdict") if e.confidence != "undetermined"
+            )
+        )
+        return Cell("; ".join(causes[:3]) or "nothing wrong", "" if causes else "muted", "warn" if causes else "ok")
+    verdicts = (entry.manifest.diagnosis.get("verdicts") or []) if entry.manifest is not None else []
+    if verdicts and isinstance(verdicts[0], dict):
+        return Cell(cause_text(str(verdicts[0].get("cause", ""))), icon="warn")
+    return Cell("not judged yet: open it", "muted")
+
+
+def _upload() -> None:
+    with st.expander(
+        "Add a recording: an incident file, Prometheus JSON, OpenMetrics, VictoriaMetrics lines or Parquet"
+    ):
+        dropped = st.file_uploader(
+            f"At most {UPLOAD_MB} MB; it stays on this machine", key="upload", max_upload_size=UPLOAD_MB
+        )
+        if dropped is not None and st.button("Add it to the library", type="primary"):
+            try:
+                key = library.take_in(dropped.name, dropped.getvalue())
+            except SourceError as error:
+                states.trouble(f"{dropped.name} was not added.", error.cause, error.next_step)
+            except OSError as error:
+                states.trouble(
+                    f"{dropped.name} was not added.", f"{error.filename}: {error.strerror}", "Is the folder writable?"
+                )
+            else:
+                states.line("ok", f"Added as {key}.")
+                nav.follow(nav.link("fleet", source=key))
+
+
+def _lanes(here: View) -> None:
+    extent = here.extent
+    told = story.told(here.source_key)
+    if extent is None:
+        return
+    if not isinstance(told, Timeline):
+        states.line("unknown", told if isinstance(told, str) else "The recording is being judged from its beginning; the lanes appear with the next refresh.")  # fmt: skip
+    else:
+        picked = lane_chart(
+            "What held, and when", lanes_of(told), extent.start_ms, extent.end_ms, here.at_ms, key="incident_lanes",
+            unit_label="causes, detectors, broken checks, states; a click moves the cursor",
+        )  # fmt: skip
+        if picked is not None:
+            view.pin(view.within(extent, picked))
+            st.rerun()
+    manifest = library.manifest_of(here.source_key)
+    if manifest is not None and manifest.ground_truth:
+        with st.expander("What was done to the fleet (ground truth; no judgement reads it)"):
+            st.json(manifest.ground_truth, expanded=1)
+    others = [entry.key for entry in library.entries() if entry.manifest is not None and entry.key != here.source_key]
+    other = (
+        st.selectbox("Compare with", others, index=None, placeholder="another incident file", key="compare")
+        if others
+        else None
+    )
+    if other:
+        _other(str(other))
+
+
+def _other(key: str) -> None:
+    held = data.held(key)
+    told = story.told(key)
+    extent = held.extent
+    if isinstance(told, Timeline) and extent is not None:
+        lane_chart(
+            key,
+            lanes_of(told),
+            extent.start_ms,
+            extent.end_ms,
+            None,
+            key="other_lanes",
+            unit_label="the other recording, on its own time",
+        )
+    else:
+        states.line(
+            "unknown",
+            told if isinstance(told, str) else "The other recording is being judged; choose it again in a moment.",
+        )
+
+
+def _incident(incident: Incident) -> Row:
+    verdicts = incident.diagnosis.get("verdicts", []) if incident.diagnosis else []
+    said = (
+        cause_text(str(verdicts[0].get("cause", ""))) + f" ({verdicts[0].get('confidence', '')})"
+        if verdicts
+        else incident.problem or "not diagnosed yet"
+    )
+    level = "bad" if incident.status == "firing" else "ok"
+    cells = (
+        Cell(incident.status, level if level == "bad" else "muted", level),
+        Cell(f"{day_and_clock(incident.starts_ms)} UTC", "muted"),
+        Cell(incident.labels.get("instance", "the fleet")),
+        Cell(said),
+    )
+    href = nav.link("runbook", id=incident.runbook, instance=incident.labels.get("instance", ""), at=format_instant(incident.starts_ms)) if incident.runbook else ""  # fmt: skip
+    return Row(incident.alert, cells, href)
+
+
+def _walk(walk: RecordedWalk) -> Row:
+    found = walk.walk
+    outcome = (
+        f"{found.outcome.confidence}: {cause_text(found.outcome.cause)}"
+        if found is not None and found.outcome.cause
+        else "open"
+    )
+    cells = (
+        Cell(found.title if found is not None else walk.runbook),
+        Cell(f"{day_and_clock(walk.at_ms)} UTC", "muted"),
+        Cell(walk.started_by),
+        Cell(outcome),
+    )
+    href = nav.link(
+        "runbook",
+        id=walk.runbook,
+        instance=walk.instance,
+        engine=walk.engine,
+        at=format_instant(walk.at_ms),
+        walk=str(walk.id),
+    )
+    return Row(f"walk {walk.id}", cells, href)

@@ -1,0 +1,163 @@
+"""The page of one replica: its state, its figures, its charts, its ranks, and what the diagnosis says of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import streamlit as st
+
+from collectors.fleet_picture import RankRow, ReplicaRow
+from pages.ui import nav, states, view
+from pages.ui.charts import Limit, Line
+from pages.ui.charts import Panel as Chart
+from pages.ui.diagnose_view import LAW_COLUMNS, law_rows
+from pages.ui.fleet_page import grid, scene_of
+from pages.ui.fleet_view import STATE_LEVELS, Scene, figure_tile, notice_of, state_words
+from pages.ui.frame import gestures, runbook_query
+from pages.ui.markup import icon, tag
+from pages.ui.runbook_view import facts_html
+from pages.ui.table import Cell, Column, Row, table
+from pages.ui.tiles import Tile, tile_row
+from pages.ui.view import View
+from pages.ui.words import age, cause_text, day_and_clock, figure_text, quantile_text
+
+RANK_COLUMNS = (
+    Column("rank"), Column("model"), Column("waiting", "right"), Column("running", "right"), Column("KV", "right"), Column("tokens out", "right"),
+)  # fmt: skip
+
+
+def draw(here: View) -> None:
+    """The page of the replica that the address names; an unknown one is said and the known ones listed."""
+    scene = scene_of(here)
+    if scene is None:
+        return
+    wanted = nav.given("instance")
+    row = scene.picture.replica(wanted)
+    if row is None:
+        states.empty(
+            "Unknown replica",
+            f"This source has no replica {wanted!r} in this range." if wanted else "No replica is named.",
+            "Open one from the list.",
+        )
+        for known in scene.picture.replicas[:20]:
+            st.page_link(
+                nav.FILES["replica"], label=known.key, query_params=nav.merged(view.kept(), instance=known.key)
+            )
+        return
+    with states.section("The head"):
+        _head(scene, row)
+    with states.section("The tiles"):
+        tile_row(_tiles(scene, row))
+    with states.section("What is wrong here"):
+        _wrong(here, scene, row)
+    drawn: list[object] = []
+    with states.section("The charts"):
+        drawn = grid(_charts(scene, row), "replica")
+    if len(row.ranks) > 1:
+        with states.section("The ranks"):
+            st.subheader("Ranks", anchor=False)
+            table(RANK_COLUMNS, [_rank(rank) for rank in row.ranks], key="ranks")
+    with states.section("The checks"):
+        laws = [
+            law
+            for law in (scene.found.laws if scene.found else ())
+            if law.status == "broken" and any(p.instance == row.key for p in law.where.places)
+        ]
+        if laws:
+            st.subheader("Broken checks", anchor=False)
+            table(LAW_COLUMNS, law_rows(laws), key="laws_here")
+    gestures(here, drawn)
+
+
+def _head(scene: Scene, row: ReplicaRow) -> None:
+    state = scene.state(row)
+    level = STATE_LEVELS[state.state] if state is not None else "unknown"
+    word = state_words(state, scene.picture.at_ms) if state is not None else row.scraped
+    st.html(
+        tag(
+            "div",
+            tag("div", tag("h2", row.key), tag("span", icon(level), word, data_tone=level if level in ("warn", "bad") else None), class_="pw-head"),
+            facts_html(
+                [
+                    ("Why", state.why if state is not None else ""),
+                    ("Engine", row.engine_text),
+                    ("Model", ", ".join(row.models)),
+                    ("Scope", ", ".join(f"{name}={value}" for name, value in row.scope.items())),
+                    ("Started", f"{day_and_clock(row.started_ms)} UTC" if row.started_ms is not None else "not exported"),
+                    ("Newest sample", f"{age(row.age_seconds)} old" if row.age_seconds is not None else "none in this range"),
+                    ("Queue", row.drain.text),
+                    ("KV cache", row.kv_forecast.text),
+                    ("Measured capacity", f"{figure_text(row.capacity_requests)}; {figure_text(row.capacity_tokens)}"),
+                ]
+            ),
+            class_="pw-card",
+        )
+    )  # fmt: skip
+
+
+def _tiles(scene: Scene, row: ReplicaRow) -> list[Tile]:
+    p99 = row.time_to_first_token_p99
+    return [
+        figure_tile("Wait", row.wait, scene.doubts("requests_waiting")),
+        figure_tile("Waiting", row.waiting, scene.doubts("requests_waiting")),
+        figure_tile("KV cache", row.kv_cache_usage, scene.doubts("kv_cache_usage")),
+        figure_tile("Tokens out", row.generation_tokens, scene.doubts("generation_tokens")),
+        figure_tile("Prefix hits", row.prefix_hit_ratio, scene.doubts("prefix_cache_hits", "prefix_cache_queries")),
+        figure_tile("Finished", row.finished, scene.doubts("requests_finished")),
+        figure_tile("Arriving", row.arrivals, scene.doubts("time_to_first_token")),
+        figure_tile("Preemptions", row.preemptions, scene.doubts("preemptions")),
+        figure_tile("Tokens in", row.prompt_tokens, scene.doubts("prompt_tokens")),
+        Tile("TTFT p99", quantile_text(p99), "", "", np.full(1, np.nan), "muted" if p99.interval is None else "", note=p99.note),
+    ]  # fmt: skip
+
+
+def _wrong(here: View, scene: Scene, row: ReplicaRow) -> None:
+    found = scene.found
+    mine = [
+        v
+        for v in (found.verdicts if found else ())
+        if v.cause != "healthy" and any(p.instance == row.key for p in v.where.places)
+    ]
+    for verdict in mine:
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            st.html(
+                tag(
+                    "div",
+                    icon("warn"),
+                    tag("strong", cause_text(verdict.cause)),
+                    tag("span", verdict.confidence),
+                    tag("span", verdict.evidence[0] if verdict.evidence else ""),
+                    class_="pw-line",
+                )
+            )
+            st.page_link(nav.FILES["runbook"], label="Open runbook", query_params=runbook_query(here, verdict.runbook, verdict))  # fmt: skip
+
+
+def _charts(scene: Scene, row: ReplicaRow) -> list[Chart]:
+    picture = scene.picture
+    slot = scene.slots.get(row.key)
+    told = (
+        ("Waiting", "", picture.waiting, "requests", None, ()),
+        ("KV cache usage", "ratio", picture.kv_cache_usage, "% of blocks, the fullest rank", 1.0, ()),
+        ("Running", "", picture.running, "requests", None, (Limit("seats", row.seats.value),) if row.seats.value is not None else ()),
+    )  # fmt: skip
+    found = []
+    for title, unit, panel, label, top, limits in told:
+        shown = replace(panel, lines=tuple(line for line in panel.lines if line.key == row.key))
+        lines = tuple(Line(line.key, line.values, "accent" if slot is None else slot, 1.8) for line in shown.lines)
+        notice = notice_of(shown)
+        window = panel.window
+        found.append(
+            Chart(
+                title, unit, window.start_ms, window.step_ms, window.steps, () if notice else lines, axis=scene.axis, unit_label=label, marks=scene.marks,
+                limits=limits, y_max=top, promql=panel.promql, notice=notice, taints=panel.tainted,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _rank(rank: RankRow) -> Row:
+    figures = (rank.waiting, rank.running, rank.kv_cache_usage, rank.generation_tokens)
+    tone = "" if rank.present else "muted"
+    return Row(rank.engine or "-", (Cell(rank.model), *(Cell(figure_text(f), tone) for f in figures)))

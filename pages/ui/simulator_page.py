@@ -1,0 +1,208 @@
+"""The Simulator page: break the bundled fleet and watch the console find it; the block table of a live request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from collectors.instants import format_instant
+from collectors.source import SourceError
+from pages.ui import data, simulator_client, states
+from pages.ui.console import console
+from pages.ui.markup import icon, tag
+from pages.ui.runbook_view import facts_html
+from pages.ui.table import Cell, Column, Row, table
+from pages.ui.view import View
+from pages.ui.words import cause_text, duration, percent
+
+REPLICA_COLUMNS = (Column("replica"), Column("process"), Column("in flight", "right"), Column("running", "right"), Column("waiting", "right"), Column("KV", "right"), Column("step time"))  # fmt: skip
+MOST_BLOCKS = 256
+
+
+def draw(here: View) -> None:
+    """The whole page; said plainly when this console does not look at a simulator."""
+    if not console().simulator_url:
+        states.empty(
+            "No simulator here",
+            "This console looks at something else than the bundled simulated fleet.",
+            "Start one with: pagewatch demo",
+        )
+        return
+    try:
+        told = simulator_client.state()
+    except SourceError as error:
+        states.empty("The simulator does not answer", error.cause, error.next_step)
+        return
+    with states.section("The fleet"):
+        _fleet(told)
+    left, right = st.columns(2, gap="small")
+    with left, states.section("The truth"):
+        _truth(told)
+    with right, states.section("The conclusion"):
+        _conclusion(here)
+    with states.section("The faults"):
+        _faults(told)
+    with (
+        states.section("The blocks"),
+        st.expander("Learn: the block table of a live request", key="learn", on_change="rerun") as learn,
+    ):
+        if learn.open:
+            _blocks(told)
+
+
+def _fleet(told: dict[str, Any]) -> None:
+    st.html(
+        tag(
+            "div",
+            tag("div", tag("h2", f"Scenario {told['scenario']}"), tag("span", f"running for {duration(float(told['running_seconds']))}"), tag("span", str(told.get("profile", ""))), class_="pw-head"),
+            tag("div", str(told.get("what", "")), class_="pw-muted"),
+        )
+    )  # fmt: skip
+    rows = []
+    for replica in told["replicas"]:
+        engines = replica["engines"]
+        slow = max((float(engine["slowdown"]) for engine in engines), default=1.0)
+        halted = any(engine["halted"] for engine in engines)
+        rows.append(
+            Row(
+                str(replica["instance"]),
+                (
+                    Cell(str(replica["state"])),
+                    Cell(str(replica["in_flight"])),
+                    Cell(str(sum(engine["running"] for engine in engines))),
+                    Cell(str(sum(engine["waiting"] for engine in engines))),
+                    Cell(percent(max((float(engine["kv_cache_usage_ratio"]) for engine in engines), default=0.0))),
+                    Cell("halted" if halted else f"x {slow:.3g}" if slow != 1 else "as it should be", "bad" if halted else "warn" if slow > 1 else "muted"),
+                ),
+            )
+        )  # fmt: skip
+    table(REPLICA_COLUMNS, rows, key="simulated")
+    dial = st.slider("Load, times the scenario's own", 0.0, 5.0, min(5.0, float(told["dial"])), 0.1, key="dial")
+    if abs(dial - float(told["dial"])) > 1e-9 and st.session_state.get("dial_sent") != dial:
+        st.session_state["dial_sent"] = dial
+        simulator_client.set_dial(dial)
+
+
+def _truth(told: dict[str, Any]) -> None:
+    active = [*told.get("faults", ()), *told.get("scenario_faults", ())]
+    incidents = [i for i in told.get("ground_truth", ()) if i.get("end") is None] or list(told.get("ground_truth", ()))[
+        -3:
+    ]
+    st.html(
+        tag(
+            "div",
+            tag("h4", "What is really going on"),
+            tag("div", "Known only because this fleet is simulated; the console does not read it.", class_="pw-sub"),
+            facts_html(
+                [
+                    ("Faults now", [_fault_text(fault, told) for fault in active] or "none"),
+                    ("Truth", [_incident_text(incident) for incident in incidents]),
+                ]
+            ),
+            class_="pw-card",
+        )
+    )  # fmt: skip
+
+
+def _fault_text(fault: dict[str, Any], told: dict[str, Any]) -> str:
+    names = [told["replicas"][i]["instance"] for i in fault.get("replicas") or () if i < len(told["replicas"])]
+    return f"{str(fault['kind']).replace('_', ' ')} on {', '.join(map(str, names)) or 'every replica'}"
+
+
+def _incident_text(incident: dict[str, Any]) -> str:
+    kind = str(incident.get("cause") or incident.get("kind") or "something")
+    where = incident.get("where") or incident.get("replicas") or incident.get("instance") or ""
+    place = ", ".join(map(str, where)) if isinstance(where, list) else str(where)
+    return cause_text(kind) + (f" on {place}" if place else "")
+
+
+def _conclusion(here: View) -> None:
+    found = data.diagnosis(here).value
+    wrong = [verdict for verdict in found.verdicts if verdict.cause != "healthy"] if found is not None else []
+    lines = [f"{cause_text(v.cause)} on {v.where} ({v.confidence})" for v in wrong]
+    st.html(
+        tag(
+            "div",
+            tag("h4", icon("warn" if wrong else "ok"), "What pagewatch concluded"),
+            tag("div", f"From the metrics alone, at {format_instant(here.at_ms)}.", class_="pw-sub"),
+            facts_html([("Causes", lines or "nothing wrong found")]),
+            class_="pw-card",
+            data_tone="warn" if wrong else "ok",
+        )
+    )
+
+
+def _faults(told: dict[str, Any]) -> None:
+    for fault in told.get("faults", ()):
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            st.html(tag("div", icon("warn"), tag("strong", _fault_text(fault, told)), class_="pw-line"))
+            if st.button("End it", key=f"clear_{fault['id']}"):
+                simulator_client.clear(int(fault["id"]))
+                st.rerun(scope="fragment")
+    st.subheader("Break something", anchor=False)
+    names = [str(replica["instance"]) for replica in told["replicas"]]
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        which = st.selectbox("On", ["every replica", *names], index=min(1, len(names)), key="fault_where", width=240)
+        lasting = st.selectbox("For", ["60 s", "180 s", "until I end it"], index=1, key="fault_length", width=160)
+    replicas = [names.index(which)] if which in names else None
+    length = None if lasting == "until I end it" else float(str(lasting).split()[0])
+    for on, title in (("serving", "The serving itself"), ("metrics", "Only what the metrics show")):
+        st.html(tag("div", title, class_="pw-muted"))
+        kinds = [fault for fault in told.get("available_faults", ()) if fault.get("on") == on]
+        for first in range(0, len(kinds), 4):
+            for column, fault in zip(st.columns(4, gap="small"), kinds[first : first + 4], strict=False):
+                with column:
+                    if st.button(
+                        str(fault["kind"]).replace("_", " ").capitalize(), key=f"begin_{fault['kind']}", width="stretch"
+                    ):
+                        simulator_client.begin(str(fault["kind"]), replicas, length)
+                        st.rerun(scope="fragment")
+                    st.html(tag("div", str(fault["says"]), class_="pw-note"))
+
+
+def _blocks(told: dict[str, Any]) -> None:
+    names = [str(replica["instance"]) for replica in told["replicas"]]
+    which = st.segmented_control(
+        "Replica", range(len(names)), format_func=lambda i: names[i], default=0, required=True, key="blocks_of"
+    )
+    try:
+        seen = simulator_client.blocks(int(which or 0))
+    except SourceError as error:
+        states.line("unknown", "No block table now.", error.cause)
+        return
+    size = int(seen["block_size"])
+    cells = [
+        tag(
+            "i",
+            title=f"block {block['block']}, {block['used_slots']} of {size} slots, {block['owners']} owners"
+            + (", cached" if block["cached"] else ""),
+            class_="pw-block" + (" pw-shared" if block["shared"] else "") + (" pw-cached" if block["cached"] else ""),
+            style=f"--pw-used:{100 * int(block['used_slots']) / size:.0f}%",
+        )
+        for block in seen["blocks"][:MOST_BLOCKS]
+    ]
+    more = len(seen["blocks"]) - len(cells)
+    pool = seen["pool"]
+    st.html(
+        tag(
+            "div",
+            tag("h4", f"Request {seen['request']}"),
+            tag("div", *cells, class_="pw-blocks"),
+            tag("div", f"{more} more blocks" if more > 0 else "Each square is a block; filled as far as its slots are used. Double border: shared. Dot: kept for the prefix cache.", class_="pw-sub"),
+            facts_html(
+                [
+                    ("Blocks", f"{len(seen['blocks'])} of {size} slots each"),
+                    ("Tokens", f"{seen['computed_tokens']} computed, of them {seen['cached_tokens_at_admission']} found in the prefix cache; prompt {seen['prompt_tokens']}"),
+                    ("Wasted slots", f"{seen['wasted_slots']}: only the last block can be part empty"),
+                    ("Pool", f"{pool['free_blocks']} of {pool['usable_blocks']} blocks free, {pool['evictable_cached_blocks']} of them still hold cached prefixes"),
+                    ("Arithmetic", [f"{name.replace('_', ' ')}: {_plain(value)}" for name, value in dict(seen.get("paging") or {}).items()]),
+                ]
+            ),
+            class_="pw-card",
+        )
+    )  # fmt: skip
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
