@@ -48,12 +48,12 @@ class Store:
         self._retention_bytes = retention_bytes
         self._layouts: dict[str, tuple[tuple[LabelSet, ...], Layout]] = {}
         self._metadata_seen: dict[str, Mapping[str, MetricMeta]] = {}
-        self._metadata_changed = False
         self._append_lock = threading.Lock()
         self._scraper: Scraper | None = None
         self._upkeep: threading.Thread | None = None
         self._stopping = threading.Event()
         self._stopped = False
+        self._failure = ""
 
     @classmethod
     def open(
@@ -113,9 +113,15 @@ class Store:
                 self.samples_appended += len(row.values)
             if rows and metadata and self._metadata_seen.get(rows[0].target) is not metadata:
                 self._metadata_seen[rows[0].target] = metadata
-                self._metadata_changed = True
-                for name, meta in metadata.items():
-                    self.blocks.set_metadata(name, meta)
+                self._keep_metadata(metadata)
+
+    def _keep_metadata(self, metadata: Mapping[str, MetricMeta]) -> None:
+        known = self.blocks.metadata()
+        fresh = {name: meta for name, meta in metadata.items() if known.get(name) != meta}
+        for name, meta in fresh.items():
+            self.blocks.set_metadata(name, meta)
+        if fresh and self.disk is not None:
+            self.disk.write_metadata(self.blocks.metadata())
 
     def _keep(self, row: Row) -> None:
         series, layout = self._layouts.get(row.target, ((), None))
@@ -151,8 +157,6 @@ class Store:
         if self._upkeep is not None:
             self._upkeep.join()
         if self.disk is not None and not self._stopped:
-            if self._metadata_changed:
-                self.disk.write_metadata(self.blocks.metadata())
             self.disk.close()
         self._stopped = True
 
@@ -178,14 +182,14 @@ class Store:
 
     @property
     def failed(self) -> bool:
-        """Whether scraping has ended by itself: nothing new will come."""
-        return self._scraper is not None and bool(self._scraper.failure)
+        """Whether scraping or upkeep has ended by itself: the store has to be started anew."""
+        return bool(self._failure or (self._scraper is not None and self._scraper.failure))
 
     @property
     def problem(self) -> str:
         """Why the store is not doing its work; empty when it is. A disk that refuses writes is one: a restart would lose samples."""
-        if self._scraper is not None and self._scraper.failure:
-            return self._scraper.failure
+        if self.failed:
+            return self._failure or (self._scraper.failure if self._scraper is not None else "")
         if self.disk is not None and self.disk.failure:
             return f"the data folder refuses writes: {self.disk.failure}; samples wait in memory"
         return ""
@@ -203,9 +207,6 @@ class Store:
         cutoff_ms = self.clock.now_ms() - self.retention_ms
         if self.disk is not None:
             cutoff_ms = self.disk.upkeep(self.blocks, cutoff_ms)
-            if self._metadata_changed:
-                self._metadata_changed = False
-                self.disk.write_metadata(self.blocks.metadata())
         elif self._retention_bytes is not None:
             extent = self.blocks.extent_ms()
             if extent is not None and self.blocks.nbytes > self._retention_bytes:
@@ -214,5 +215,9 @@ class Store:
             self.blocks.drop_before(cutoff_ms)
 
     def _keep_up(self) -> None:
-        while not self._stopping.wait(UPKEEP_SECONDS):
-            self.upkeep()
+        try:
+            while not self._stopping.wait(UPKEEP_SECONDS):
+                self.upkeep()
+        except Exception as error:  # without upkeep nothing would ever be dropped: the store has to say so and end
+            self._failure = f"upkeep stopped: {type(error).__name__}: {error}"
+            log.exception("upkeep stopped; restart the store")

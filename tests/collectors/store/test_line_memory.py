@@ -100,3 +100,11 @@ def test_earlier_answers_keep_their_values() -> None:
     first = memory.parse(b"a 1\n", openmetrics=False)
     memory.parse(b"a 2\n", openmetrics=False)
     assert list(first.values) == [1]
+
+
+def test_lines_that_are_gone_are_forgotten() -> None:
+    memory = LineMemory()
+    for start in range(0, 10_000, 50):
+        body = b"".join(b'm{pod="p%d"} 1\n' % number for number in range(start, start + 400))
+        assert memory.parse(body, openmetrics=False).layout.samples == 400
+    assert len(memory._known) == 400

@@ -208,6 +208,21 @@ def test_a_store_that_cannot_go_on_says_so(monkeypatch: pytest.MonkeyPatch) -> N
         store.stop()
 
 
+def test_a_store_whose_upkeep_ends_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store.open(None)
+
+    def defective(*_: object) -> None:
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(store.blocks, "drop_before", defective)
+    monkeypatch.setattr("collectors.store.store.UPKEEP_SECONDS", 0.01)
+    with listening(Exposing(b"a 1\n")) as address:
+        store.start([address], FAST)
+        eventually(lambda: store.failed)
+        assert store.problem == "upkeep stopped: RuntimeError: no room"
+        store.stop()
+
+
 def test_big_bodies_are_parsed_beside_the_loop() -> None:
     body = b"".join(b'm{n="%d",padding="%s"} 1\n' % (number, b"x" * 100) for number in range(6000))
     threads: set[str] = set()
