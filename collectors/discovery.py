@@ -20,7 +20,7 @@ LOOKBACK_MS = 900_000
 """How far back a job is remembered whose replicas are all down."""
 LONGEST_LOOKBACK_MS = 3_600_000
 SPANS_SECONDS = (60, 120, 300)
-"""Over these the scrapes are counted, to tell the interval."""
+"""Over these the scrapes of an engine gauge are counted, to tell the interval; `up` stands in when every engine is down."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,10 @@ def questions(dialect: Dialect, at_ms: int, lookback_ms: int = LOOKBACK_MS) -> t
         f'label_replace(up and on (job) {jobs}, "{SIGNAL}", "up", "", "")',
         f'label_replace(process_start_time_seconds and on (job) {jobs}, "{SIGNAL}", "start", "", "")',
         f'label_replace(timestamp({{__name__=~{running}}}), "{SIGNAL}", "sampled", "", "")',
+        f"label_replace(count_over_time(up[{duration_text(SPANS_SECONDS[-1] * 1000)}]) and on (job) {jobs}, "
+        f'"{SIGNAL}", "up_in_{SPANS_SECONDS[-1]}", "", "")',
         *(
-            f'label_replace(count_over_time(up[{duration_text(span * 1000)}]) and on (job) {jobs}, "{SIGNAL}", "up_in_{span}", "", "")'
-            for span in SPANS_SECONDS
-        ),
-        *(
-            f'label_replace(count_over_time({{__name__=~{running}}}[{duration_text(span * 1000)}]), "{SIGNAL}", "engine_in_{span}", "", "")'
+            f'label_replace(count_over_time({{__name__=~{running}}}[{duration_text(span * 1000)}]), "{SIGNAL}", "in_{span}", "", "")'
             for span in SPANS_SECONDS
         ),
     ]
@@ -91,13 +89,14 @@ def read(engines: Vector, targets: Vector, settings: Settings, dialect: Dialect)
     counts: dict[str, list[float]] = defaultdict(list)
     for labels, value in zip(targets.labels, targets.values.tolist(), strict=True):
         what = labels.get(SIGNAL, "")
-        if "_in_" in what:
+        if what.startswith(("in_", "up_in_")):
             counts[what].append(value)
             continue
         target = frozenset((name, text) for name, text in labels.items() if name not in own)
         facts[target][what] = max(value, facts[target].get(what, value))
-    told_by = "up" if any(what.startswith("up_in_") for what in counts) else "engine"
-    interval = scrape_interval_seconds({span: counts[f"{told_by}_in_{span}"] for span in SPANS_SECONDS})
+    seen = {span: counts[f"in_{span}"] for span in SPANS_SECONDS}
+    longest = SPANS_SECONDS[-1]
+    interval = scrape_interval_seconds(seen if seen[longest] else {longest: counts[f"up_in_{longest}"]})
     found = [
         Target(dict(labels), told.get("up"), told.get("start"), told.get("sampled")) for labels, told in facts.items()
     ]

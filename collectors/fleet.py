@@ -40,7 +40,7 @@ RATES = (
 CAPACITY = (Part("first_tokens", "time_to_first_token", "_count"), Part("generation_tokens", "generation_tokens"))
 
 
-CAPACITY_POINTS = 120
+CAPACITY_POINTS = 60
 """How often within the window a sustained rate is looked for."""
 
 
@@ -77,7 +77,7 @@ def _questions(plan: Plan, discovery: Discovery, window: Window, settings: Setti
         Question("replica_first_token", plan.buckets("time_to_first_token", short, replica), at_ms=at),
         Question(
             "layouts",
-            plan.layouts(("time_to_first_token", "inter_token_latency"), looked_back_ms(window)),
+            plan.layouts(("time_to_first_token", "inter_token_latency"), looked_back_ms(window, plan.tree)),
             at_ms=at,
             optional=True,
         ),
@@ -88,10 +88,10 @@ def _questions(plan: Plan, discovery: Discovery, window: Window, settings: Setti
     return asked
 
 
-def looked_back_ms(window: Window) -> tuple[int, ...]:
-    """Where bucket layouts are looked at: now, and in the middle of the window, so that a rollout shows as long as it lasts."""
-    length = window.end_ms - window.start_ms
-    return tuple(dict.fromkeys((0, length // 2000 * 1000)))
+def looked_back_ms(window: Window, tree: FleetTree) -> tuple[int, ...]:
+    """Where bucket layouts are looked at: now, and during a rollout of versions in the middle of the window too."""
+    middle = (window.end_ms - window.start_ms) // 2000 * 1000
+    return (0, middle) if middle and len(tree.engines) > 1 else (0,)
 
 
 def _capacity_promql(plan: Plan, window: Window, short: str) -> str:

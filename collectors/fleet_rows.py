@@ -65,7 +65,10 @@ def _sum_known(rows: Floats, steps: int) -> Floats:
 
 
 def rank_gauges(frame: Frame, plan: Plan) -> RankGauges:
-    """Rows of the gauge query by rank; of two names for one signal the preferred one counts where it has a sample."""
+    """Rows of the gauge query by rank; of two names for one signal the preferred one counts where it has a sample.
+
+    A process that is scraped twice, or once per API server, answers in several rows: the highest counts.
+    """
     signal_of = {name: (signal, i) for signal in GAUGES for i, name in enumerate(plan.spellings(signal))}
     rank_label = plan.tree.rank_label
     index: dict[tuple[Key, Rank], int] = {}
@@ -77,9 +80,17 @@ def rank_gauges(frame: Frame, plan: Plan) -> RankGauges:
         owner = (plan.tree.key_of(labels), Rank(labels.get(rank_label, ""), labels.get(MODEL, "")))
         placed.append((known[0], known[1], index.setdefault(owner, len(index)), row))
     values = {signal: np.full((len(index), frame.window.steps), np.nan) for signal in GAUGES}
-    for signal, _, at, row in sorted(placed, key=lambda place: -place[1]):
-        sampled = frame.values[row]
-        values[signal][at] = np.where(np.isnan(sampled), values[signal][at], sampled)
+    best: dict[tuple[str, int], int] = {}
+    for signal, preference, at, _ in placed:
+        best[signal, at] = min(preference, best.get((signal, at), preference))
+    for signal, preference, at, row in placed:
+        into, sampled = values[signal][at], frame.values[row]
+        if preference == best[signal, at]:
+            np.fmax(into, sampled, out=into)  # the highest of a rank that answers twice
+    for signal, preference, at, row in placed:
+        if preference > best[signal, at]:
+            into = values[signal][at]
+            np.copyto(into, frame.values[row], where=np.isnan(into))
     rows_of: dict[Key, list[int]] = defaultdict(list)
     for (key, _), at in index.items():
         rows_of[key].append(at)

@@ -139,7 +139,9 @@ def _questions(
         Question("rates", plan.chain(parts, panel), window=window),
         Question("ranking", plan.buckets(chosen, ranking, replica), at_ms=window.end_ms),
         Question("ranking_means", plan.chain(chosen_parts, ranking, replica), at_ms=window.end_ms),
-        Question("layouts", plan.layouts(signals, looked_back_ms(window)), at_ms=window.end_ms, optional=True),
+        Question(
+            "layouts", plan.layouts(signals, looked_back_ms(window, plan.tree)), at_ms=window.end_ms, optional=True
+        ),
     ]
     for shift in earlier_ms:
         then = Window(window.start_ms - shift, window.end_ms - shift, window.step_ms)

@@ -28,8 +28,8 @@ FAST_WINDOW_MS = 30_000
 """At 2 s a minute would blur incidents that last a minute and a half; 30 s still hold fifteen scrapes."""
 SHORTEST_WINDOW_MS = 60_000
 USUAL_INTERVALS_SECONDS = (1, 2, 3, 5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300)
-MOST_USUAL_INTERVALS_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120)
-"""What is guessed among where a minute's few samples are all there is."""
+JITTER = 0.02
+"""How far a scrape interval may be off its nominal value over a minute."""
 
 
 def rate_window_ms(scrape_interval_seconds: float | None) -> int:
@@ -53,27 +53,24 @@ def panel_window_ms(scrape_interval_seconds: float | None, step_ms: int) -> int:
 def scrape_interval_seconds(counts: Mapping[int, Sequence[float]]) -> float | None:
     """The scrape interval that counts of `up` over spans imply, as a usual one; None without samples. Keys are spans in seconds.
 
-    Missed scrapes only lower a count, so the fullest target speaks for all. A span holds its whole number of intervals, or one sample more:
-    the longer span is the finer measure, until it contradicts a shorter one because the data began inside it.
+    Missed scrapes only lower a count, so the fullest target speaks for all. A span holds its whole number of intervals, or one sample more;
+    each longer span narrows what the interval can be, until it leaves nothing because the data began inside it.
     """
-    shortest, longest = 0.0, math.inf
-    raw, sure = None, False
+    possible: tuple[int, ...] = ()
+    estimate: float | None = None
     for span in sorted(counts):
         count = max(counts[span], default=0.0)
         if count < 2:
             continue
-        estimate = span / (count - 0.5)
-        if raw is not None and not shortest / 1.05 <= estimate <= longest * 1.05:
+        low, high = span / count / (1 + JITTER), span / (count - 1) * (1 + JITTER)
+        left = tuple(usual for usual in possible or USUAL_INTERVALS_SECONDS if low <= usual <= high)
+        if estimate is not None and not left:
             break
-        raw, sure = estimate, span == max(counts)
-        shortest, longest = max(shortest, span / count), min(longest, span / (count - 1))
-    if raw is None:
+        possible, estimate = left, span / (count - 0.5)
+    if estimate is None:
         return None
-    return _nearest(raw, USUAL_INTERVALS_SECONDS if sure else MOST_USUAL_INTERVALS_SECONDS)
-
-
-def _nearest(raw_seconds: float, usual_seconds: Sequence[int]) -> float:
-    return float(min(usual_seconds, key=lambda usual: abs(math.log(usual / raw_seconds))))
+    raw = estimate
+    return float(min(possible or USUAL_INTERVALS_SECONDS, key=lambda usual: abs(math.log(usual / raw))))
 
 
 def duration_text(milliseconds: int) -> str:
@@ -133,10 +130,13 @@ class Plan:
         return f"{{{','.join([f'__name__=~{quote_label_value(pattern)}', *inside])}}}"
 
     def gauges(self, signals: Iterable[str]) -> str:
-        """All gauges of these signals in one query, one series per name, replica, rank and model."""
+        """All gauges of these signals in one query, as scraped.
+
+        A process that is scraped twice answers twice: who reads the rows takes the highest of a rank. Aggregating here would cost the
+        server more than the rows do.
+        """
         names = [name for signal in signals for name in self.spellings(signal)]
-        by = ", ".join(("__name__", *self.rank_labels))
-        return f"max by ({by}) ({self.selector(names)})" if names else ""
+        return self.selector(names) if names else ""
 
     def rates(self, signal: str, suffix: str, window: str, by: Sequence[str] = (), keep: Sequence[str] = ()) -> str:
         """`sum by (...)` of a signal's rates, each process once and each rank by one name; '' when no version here has it."""

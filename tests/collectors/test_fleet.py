@@ -242,7 +242,7 @@ def test_the_number_of_queries_does_not_grow_with_replicas():
 
 def test_a_partial_response_taints_what_rests_on_it_and_nothing_else():
     def warn(promql):
-        return ("receive series from Addr: store-3: timeout",) if promql.startswith("max by (__name__") else ()
+        return ("receive series from Addr: store-3: timeout",) if promql.startswith("{__name__=~\"vllm:num_requests_waiting|") else ()
 
     source = Listened(embedded(pretend(PretendReplica("a:8000", waiting=120)), END_MS), warn=warn)
     seen = picture(source=source)
