@@ -12,7 +12,7 @@ RANK = ["job", "instance", "engine"]
 
 MUTES: tuple[tuple[str, tuple[str, ...], list[str]], ...] = (
     ("engine_stalled", ("waiting_growth", "kv_pressure", "preemption", "sequence_hog", "engine_slow", "cold_prefix_cache", "client_aborts"), RANK),
-    ("unadmittable_head", ("waiting_growth", "kv_pressure", "sequence_hog", "cold_prefix_cache"), RANK),
+    ("unadmittable_head", ("engine_stalled", "waiting_growth", "kv_pressure", "sequence_hog", "cold_prefix_cache"), RANK),
     ("kv_pressure", ("waiting_growth",), RANK),
     ("sequence_hog", ("kv_pressure", "waiting_growth"), RANK),
     ("replica_restarted", ("engine_slow", "cold_prefix_cache"), REPLICA),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote_plus
 
-from collectors.instants import parse_duration_ms
 from collectors.settings import Settings
 from runbooks.cases import Case, Expectation, read_cases
 from runbooks.library import FOLDER, library
@@ -15,23 +14,24 @@ from runbooks.rules import Rule, as_yaml, names_for, rules
 
 
 def rule_tests(settings: Settings, rule_file: str, dialect: str = "vllm-0.11.0") -> dict[str, str]:
-    """promtool test files by file name, one a runbook, made from its cases; `rule_file` is what they load."""
+    """promtool test files by file name, made from the cases; `rule_file` is what they load.
+
+    One file per runbook and sample interval, evaluated at that interval: more often than samples come proves nothing.
+    """
     by_name = {(rule.runbook.id, rule.detector.name): rule for rule in rules(settings, dialect)}
     names = names_for(settings, dialect)
-    files = {}
+    tests: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for runbook in library().values():
-        cases = [case for case in read_cases(FOLDER / runbook.id, runbook) if (runbook.id, case.detector) in by_name]
-        if cases:
-            tests = [_test(case, by_name[runbook.id, case.detector], names) for case in cases]
-            files[f"{runbook.id}.test.yaml"] = as_yaml(
-                {"rule_files": [rule_file], "evaluation_interval": shortest(cases), "tests": tests}
-            )
-    return files
-
-
-def shortest(cases: Sequence[Case]) -> str:
-    """The shortest interval of the cases: evaluating more often than samples come proves nothing more."""
-    return min((case.interval for case in cases), key=parse_duration_ms)
+        for case in read_cases(FOLDER / runbook.id, runbook):
+            if (runbook.id, case.detector) in by_name:
+                test = _test(case, by_name[runbook.id, case.detector], names)
+                tests.setdefault((runbook.id, case.interval), []).append(test)
+    return {
+        f"{runbook_id}.{interval}.test.yaml": as_yaml(
+            {"rule_files": [rule_file], "evaluation_interval": interval, "tests": made}
+        )
+        for (runbook_id, interval), made in tests.items()
+    }
 
 
 def _test(case: Case, rule: Rule, names: DialectNames) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def test_promtool_accepts_the_rules_and_every_case_passes(exported: Path) -> Non
     checked = subprocess.run([promtool, "check", "rules", "rules.yaml"], cwd=exported, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     files = sorted(path.name for path in exported.glob("*.test.yaml"))
-    assert len(files) == len([runbook for runbook in library().values() if runbook.detector])
+    assert {name.partition(".")[0] for name in files} == {r.id for r in library().values() if r.detector}
     tested = subprocess.run([promtool, "test", "rules", *files], cwd=exported, capture_output=True, text=True)
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
@@ -127,7 +127,7 @@ def test_the_cases_can_fail(exported: Path) -> None:
     assert "> 5\n" in text
     (exported / "rules.yaml").write_text(text.replace("> 5\n", "> 500\n"))
     failed = subprocess.run(
-        [program("promtool"), "test", "rules", "waiting_growth.test.yaml"], cwd=exported, capture_output=True, text=True
+        [program("promtool"), "test", "rules", "waiting_growth.15s.test.yaml"], cwd=exported, capture_output=True, text=True
     )
     assert failed.returncode == 1
     assert "PagewatchWaitingGrowthWaitSeconds" in failed.stdout + failed.stderr
