@@ -16,8 +16,8 @@ from runbooks.causes.http import client_aborts, rejects
 from runbooks.causes.imbalance import imbalance
 from runbooks.causes.kv import kv_limited
 from runbooks.causes.metrics import metrics_missing, metrics_untrustworthy
-from runbooks.causes.outage import replica_down
-from runbooks.causes.progress import head_larger_than_pool, no_progress
+from runbooks.causes.outage import lost_scrapes, replica_down
+from runbooks.causes.progress import head_larger_than_pool, no_progress, one_gauge_frozen
 from runbooks.causes.restart import replica_restarted
 from runbooks.causes.slow import engine_slow
 from runbooks.laws import check_laws
@@ -31,11 +31,13 @@ from runbooks.weighing import weigh
 RULES: tuple[Callable[[Scene], list[Suspicion]], ...] = (
     gone,
     replica_down,
+    lost_scrapes,
     replica_restarted,
     metrics_missing,
     metrics_untrustworthy,
     no_progress,
     head_larger_than_pool,
+    one_gauge_frozen,
     kv_limited,
     queue_without_kv,
     imbalance,

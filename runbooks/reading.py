@@ -366,6 +366,45 @@ class Reading:
         return self.seen_ms - self.silent_since_ms
 
     @cached_property
+    def longest_silence_ms(self) -> int:
+        """Longest earlier time without progress that ended by itself while requests ran: a step can be that long here."""
+        rises: set[int] = set()
+        for signal in PROGRESS:
+            counter = self.rank.counter(signal)
+            if counter is not None:
+                grown = np.flatnonzero(np.diff(counter.total) > 0) + 1
+                rises.update(int(t) for t in counter.times_ms[grown])
+        ordered = sorted(t for t in rises if self.epoch_ms <= t <= self.seen_ms)
+        times, running = self.series("requests_running")
+        longest = 0
+        for earlier, later in zip(ordered, ordered[1:], strict=False):
+            between = running[(times >= earlier) & (times < later)]
+            if later - earlier > longest and len(between) and between.min() > 0:
+                longest = later - earlier
+        return longest
+
+    @cached_property
+    def busy_since_ms(self) -> int:
+        """The scrape after the newest silence that lasted the hold time: tokens have flowed since."""
+        counter = self.rank.counter("generation_tokens")
+        if counter is None:
+            return self.epoch_ms
+        chosen = (self.rank.times_ms >= self.epoch_ms) & (self.rank.times_ms <= self.seen_ms)
+        times, total = self.rank.times_ms[chosen], counter.total[chosen]
+        rises = times[1:][np.diff(total) > 0]
+        if not len(rises):
+            return self.epoch_ms
+        gaps = np.flatnonzero(np.diff(rises) > self.pace.hold_ms)
+        return int(rises[gaps[-1] + 1]) if len(gaps) else int(rises[0])
+
+    @cached_property
+    def work_before_silence(self) -> bool:
+        """Whether the gauges showed work during the newest silence: they may have been old then."""
+        times, running = self.series("requests_running")
+        quiet = running[times < self.busy_since_ms]
+        return bool(len(quiet) and quiet[-1] > 0)
+
+    @cached_property
     def work(self) -> float:
         """Requests on board by the newest gauges."""
         return self.running + self.waiting

@@ -69,7 +69,7 @@ def _inside(place: Place, reading: Reading | None, replica: Replica, pace: Pace)
     if not reading.measures_progress or reading.running != reading.running:
         return RankState(place, "unknown", reading.seen_ms, "the metrics that show progress are missing")
     state = "prefill_only" if _prefill_only(reading, still.kind == "unclear") else "serving"
-    return RankState(place, "prefill_only" if state == "prefill_only" else "serving", _busy_since(reading))
+    return RankState(place, "prefill_only" if state == "prefill_only" else "serving", reading.busy_since_ms)
 
 
 def _prefill_only(reading: Reading, unclear: bool) -> bool:
@@ -78,17 +78,3 @@ def _prefill_only(reading: Reading, unclear: bool) -> bool:
         return True
     first, gaps = reading.increase("time_to_first_token"), reading.increase("inter_token_latency")
     return first > 0 and gaps == 0
-
-
-def _busy_since(reading: Reading) -> int:
-    """The scrape after the newest silence that lasted the hold time: tokens have flowed since."""
-    counter = reading.rank.counter("generation_tokens")
-    if counter is None:
-        return reading.epoch_ms
-    chosen = (reading.rank.times_ms >= reading.epoch_ms) & (reading.rank.times_ms <= reading.seen_ms)
-    times, total = reading.rank.times_ms[chosen], counter.total[chosen]
-    rises = times[1:][np.diff(total) > 0]
-    if not len(rises):
-        return reading.epoch_ms
-    gaps = np.flatnonzero(np.diff(rises) > reading.pace.hold_ms)
-    return int(rises[gaps[-1] + 1]) if len(gaps) else int(rises[0])

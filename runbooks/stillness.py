@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from collectors.model import Floats, Int64s
 from runbooks.reading import Reading
 
 FROZEN_SCRAPES = 8
@@ -39,7 +40,7 @@ def stillness(reading: Reading) -> Stillness:
     work_since = reading.work_since_ms
     since = max(since, work_since if work_since is not None else since)
     silent_ms = reading.seen_ms - since
-    if silent_ms < reading.pace.hold_ms:
+    if silent_ms < patience_ms(reading):
         return Stillness("moving", since)
     seconds = f"{silent_ms / 1000:.0f} s"
     board = f"{reading.running:.0f} running and {reading.waiting:.0f} waiting"
@@ -70,6 +71,12 @@ def stillness(reading: Reading) -> Stillness:
     return _frozen(reading, since, silent_ms, silence)
 
 
+def patience_ms(reading: Reading) -> int:
+    """Silence that is still ordinary: the hold time, or half as much again as the longest that ended by itself."""
+    lone_ms = round(1000 * reading.limits("engine_stalled", "lone_request_seconds"))
+    return max(reading.pace.hold_ms, min(reading.longest_silence_ms * 3 // 2, lone_ms))
+
+
 @dataclass(frozen=True)
 class FrozenGauges:
     """Gauges against traffic: since when they stand still, and the evidence ("" = they move)."""
@@ -81,31 +88,63 @@ class FrozenGauges:
 def frozen_gauges(reading: Reading) -> FrozenGauges | None:
     """Gauges that stand still to the last digit while requests come and go; None when too few did.
 
-    Expected on board by Little's law: finished requests per second x time in the engine. A gauge at rest on that, over
-    at least eight scrapes in which tokens were made, is not being written any more.
+    Expected on board by Little's law: finished requests per second x time in the engine. Running and KV usage both at
+    rest on that, over at least eight scrapes, are not being written any more.
     """
     times, usage = reading.series("kv_cache_usage")
     _, running = reading.series("requests_running")
-    if len(usage) != len(running) or len(usage) < FROZEN_SCRAPES + 1:
+    traffic = _traffic(reading, FROZEN_SCRAPES)
+    if len(usage) != len(running) or len(usage) < FROZEN_SCRAPES + 1 or traffic is None:
         return None
-    changed = np.flatnonzero((np.diff(usage) != 0) | (np.diff(running) != 0))
-    since = int(times[changed[-1] + 1]) if len(changed) else int(times[0])
-    start, end = max(since, reading.seen_ms - FROZEN_SCRAPES * reading.pace.interval_ms), reading.seen_ms
-    window = (reading.seen_ms - FROZEN_SCRAPES * reading.pace.interval_ms, reading.seen_ms)
+    since = max(_still_since(times, usage), _still_since(times, running))
+    if reading.seen_ms - since < FROZEN_SCRAPES * reading.pace.interval_ms:
+        return FrozenGauges(since, "")
+    words = f"running {running[-1]:.0f} and KV usage {usage[-1]:.2%} have not moved"
+    return FrozenGauges(since, f"{words} for {(reading.seen_ms - since) / 1000:.0f} s while {traffic}")
+
+
+def one_frozen(reading: Reading) -> tuple[str, FrozenGauges] | None:
+    """(signal, since and evidence) of one of running and KV usage that stands still while the other moves; else None.
+
+    A closed loop of clients keeps running constant, so the gauge must have moved earlier in this process, and three
+    times as many requests must have come and gone as for both.
+    """
+    times, usage = reading.series("kv_cache_usage")
+    _, running = reading.series("requests_running")
+    scrapes = 2 * FROZEN_SCRAPES
+    traffic = _traffic(reading, scrapes)
+    if len(usage) != len(running) or len(usage) < 2 * scrapes or traffic is None:
+        return None
+    since = {"kv_cache_usage": _still_since(times, usage), "requests_running": _still_since(times, running)}
+    long_ago = reading.seen_ms - scrapes * reading.pace.interval_ms
+    for signal, values, other in (
+        ("requests_running", running, "kv_cache_usage"),
+        ("kv_cache_usage", usage, "requests_running"),
+    ):
+        earlier = values[times < since[signal]]
+        moved_before = len(earlier) >= FROZEN_SCRAPES and float(np.std(earlier)) > 0
+        if since[signal] <= long_ago < since[other] and values[-1] > 0 and moved_before:
+            seconds = (reading.seen_ms - since[signal]) / 1000
+            return signal, FrozenGauges(
+                since[signal], f"{signal} has stood at {values[-1]:g} for {seconds:.0f} s while {traffic}"
+            )
+    return None
+
+
+def _still_since(times_ms: Int64s, values: Floats) -> int:
+    changed = np.flatnonzero(np.diff(values) != 0)
+    return int(times_ms[changed[-1] + 1]) if len(changed) else int(times_ms[0])
+
+
+def _traffic(reading: Reading, scrapes: int) -> str | None:
+    """Words for the requests that came and went in the newest scrapes; None when there were too few to move a gauge."""
+    window = (reading.seen_ms - scrapes * reading.pace.interval_ms, reading.seen_ms)
     come = reading.rank.increase("time_to_first_token", *window)
     gone = reading.rank.increase("requests_finished", *window)
-    stay = reading.rank.mean("request_inference_time", *window)
-    on_board = reading.rank.rate("requests_finished", *window) * stay
-    tokens = reading.rank.counter("generation_tokens")
-    if tokens is None or not come >= FROZEN_SCRAPES or not gone >= FROZEN_SCRAPES or not on_board >= 1:
+    on_board = reading.rank.rate("requests_finished", *window) * reading.rank.mean("request_inference_time", *window)
+    if not come >= scrapes or not gone >= scrapes or not on_board >= 1:
         return None
-    if end - start < FROZEN_SCRAPES * reading.pace.interval_ms:
-        return FrozenGauges(since, "")
-    return FrozenGauges(
-        since,
-        f"running {running[-1]:.0f} and KV usage {usage[-1]:.2%} have not moved for {(end - since) / 1000:.0f} s while "
-        f"{come:.0f} requests came and {gone:.0f} went (about {on_board:.0f} on board by Little's law)",
-    )
+    return f"{come:.0f} requests came and {gone:.0f} went (about {on_board:.0f} on board by Little's law)"
 
 
 def _frozen(reading: Reading, since: int, silent_ms: int, silence: str) -> Stillness:

@@ -9,8 +9,8 @@ from runbooks.scene import Scene, Suspicion
 from runbooks.verdicts import Place, Verdict
 
 PRIORITY = (
-    "replica_down",
     "metrics_missing",
+    "replica_down",
     "metrics_untrustworthy",
     "engine_stalled",
     "unadmittable_head",

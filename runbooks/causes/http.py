@@ -139,6 +139,8 @@ def _vanishing(scene: Scene, reading: Reading) -> Suspicion | None:
 def vanished(reading: Reading, start_ms: int, end_ms: int) -> tuple[float, float] | None:
     """(requests that got a first token, those of them or of the earlier ones that left without finishing) in a window."""
     rank = reading.rank
+    if reading.work_before_silence:
+        start_ms = max(start_ms, reading.busy_since_ms)  # what the gauges showed before a silence may be old
     ends = reading.common_scrapes(("requests_running", "time_to_first_token", "requests_finished"), start_ms, end_ms)
     if ends is None:
         return None

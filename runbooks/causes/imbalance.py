@@ -19,7 +19,8 @@ def imbalance(scene: Scene) -> list[Suspicion]:
     """Compares ranks inside a replica, and replicas of one model, by what is sent to them and by who queues.
 
     Ranks share one balancer. Replicas are known to when they took equal shares before and traffic has moved from the
-    others to the hot one since; a load that merely grew at one replica may be meant for it alone.
+    others to the hot one since. A load that merely grew at one of two may be meant for it alone; beside several equal
+    ones that stand idle it is uneven all the same.
     """
     return [*_ranks(scene), *_replicas(scene)]
 
@@ -59,7 +60,11 @@ def _replicas(scene: Scene) -> list[Suspicion]:
             float(np.median([_number(r.arrivals) for r in rest])) > scene.limits("imbalance", "left_ratio") * before[1]
         ):
             against = ("the others take as much as before: the load grew at the hot place, it did not move there",)
-            confidence = "possible"
+            confidence = (
+                "likely"
+                if len(rest) >= 2 and _skew(hot, rest) >= scene.limits("imbalance", "grown_ratio")
+                else "possible"
+            )
         found.append(_suspicion(scene, "replica_imbalance", hot, single, confidence, against))
     return found
 
@@ -129,6 +134,12 @@ def _arrivals_before(
     if not then or not others or not np.isfinite(then + others).all() or float(np.median(others)) <= 0:
         return None
     return max(then), float(np.median(others))
+
+
+def _skew(hot: Sequence[Reading], rest: Sequence[Reading]) -> float:
+    """Least arrivals at a hot place over the median of the others."""
+    usual = float(np.median([_number(r.arrivals) for r in rest]))
+    return min(_number(r.arrivals) for r in hot) / max(usual, 1e-9)
 
 
 def _work_sent(reading: Reading) -> float:

@@ -54,11 +54,14 @@ def replica_down(scene: Scene) -> list[Suspicion]:
             against.append("the failing scrapes take as long as good ones did: something answers at the port")
         if calm:
             against.append(f"its peers' traffic did not rise (x {rise:.2f}): its clients may still be served")
+        flaky = flaky_share(scene, replica)
+        if flaky is not None:
+            against.append(f"{flaky:.0%} of its newest scrapes failed in several stretches: it answers in between")
         failing_page = alive and (calm or rise is None)
         found.append(
             Suspicion(
                 cause="metrics_missing" if alive and calm else "replica_down",
-                confidence="possible" if failing_page else "likely",
+                confidence="possible" if failing_page or flaky is not None else "likely",
                 places=scene.places(replica),
                 since_ms=since_ms,
                 evidence=tuple(evidence + against) if alive and calm else tuple(evidence),
@@ -67,6 +70,43 @@ def replica_down(scene: Scene) -> list[Suspicion]:
                 separating_check="send one request to the replica: an answer means that only /metrics fails",
                 cannot_know=("whether the process lives: failed scrapes bring no metric",),
                 explains=EVERYTHING,
+            )
+        )
+    return found
+
+
+def flaky_share(scene: Scene, replica: Replica) -> float | None:
+    """Share of the newest scrapes that failed, when they failed in several stretches with answers between; else None."""
+    scrapes = int(scene.limits("metrics_missing", "flaky_scrapes"))
+    up = replica.up[: index_at(replica.times_ms, scene.at_ms) + 1]
+    up = up[~np.isnan(up)][-scrapes:]
+    failed = up == 0
+    stretches = int(np.sum(failed & ~np.concatenate(([False], failed[:-1]))))
+    share = float(failed.mean()) if len(up) else 0.0
+    enough = share >= scene.limits("metrics_missing", "flaky_ratio") and stretches >= scene.limits(
+        "metrics_missing", "flaky_stretches"
+    )
+    return share if enough and len(up) == scrapes else None
+
+
+def lost_scrapes(scene: Scene) -> list[Suspicion]:
+    """Targets that answer only now and then: their rates and gauges have holes, the replica may be well."""
+    found = []
+    for replica in scene.observations.replicas:
+        share = flaky_share(scene, replica)
+        if share is None or len(replica.restarts_ms) > 1:
+            continue
+        found.append(
+            Suspicion(
+                cause="metrics_missing",
+                confidence="likely",
+                places=scene.places(replica),
+                since_ms=None,
+                evidence=(f"{share:.0%} of the newest scrapes failed, in several stretches, without a restart",),
+                runner_up="replica_down",
+                separating_check="compare scrape_duration_seconds with the scrape time-out; scrape by hand from the scraper's host",
+                cannot_know=("what happened between the scrapes that came through",),
+                explains=frozenset({"replica_down"}),
             )
         )
     return found

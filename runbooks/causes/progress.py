@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runbooks.reading import Reading
 from runbooks.scene import Scene, Suspicion
-from runbooks.stillness import Stillness, frozen_gauges, stillness
+from runbooks.stillness import Stillness, frozen_gauges, one_frozen, stillness
 
 QUEUE = frozenset(
     ["overload", "seat_limited", "kv_limited", "prefill_limited", "sequence_hog", "replica_imbalance", "rank_imbalance"]
@@ -73,6 +73,28 @@ def _suspect(reading: Reading, still: Stillness) -> Suspicion | None:
             **common,  # type: ignore[arg-type]
         )
     return None
+
+
+def one_gauge_frozen(scene: Scene) -> list[Suspicion]:
+    """A single gauge that stands still while requests come and go and the other gauge moves."""
+    found = []
+    for place, reading in scene.readings.items():
+        one = one_frozen(reading) if scene.state(place) in ("serving", "prefill_only") else None
+        if one is not None:
+            found.append(
+                Suspicion(
+                    cause="metrics_untrustworthy",
+                    confidence="possible",
+                    places=(place,),
+                    since_ms=one[1].since_ms,
+                    evidence=(one[1].evidence,),
+                    against=("a closed loop of clients would keep the number of running requests constant too",),
+                    runner_up="stale_gauges",
+                    separating_check="scrape the replica by hand twice while requests come and go",
+                    cannot_know=(f"the true {one[0]}",),
+                )
+            )
+    return found
 
 
 def head_larger_than_pool(scene: Scene) -> list[Suspicion]:

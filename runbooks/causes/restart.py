@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from runbooks.scene import Scene, Suspicion
 
-WARMING = frozenset({"cold_prefix_cache", "engine_slow"})
-"""What a young process shows by itself: an empty prefix cache, kernels still being compiled."""
+WARMING = frozenset({"cold_prefix_cache"})
+"""What every young process shows by itself: an empty prefix cache. Slow steps (cold compilation) are told on their own."""
 
 
 def replica_restarted(scene: Scene) -> list[Suspicion]:

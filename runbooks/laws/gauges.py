@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from runbooks.laws.model import KEPT, Check, Outcome, Subject, unknown
-from runbooks.stillness import frozen_gauges, stillness
+from runbooks.stillness import frozen_gauges, one_frozen, stillness
 
 
 def usage_is_a_ratio(subject: Subject) -> Outcome:
@@ -72,7 +72,9 @@ def work_means_progress(subject: Subject) -> Outcome:
 
 def gauges_move_with_steps(subject: Subject) -> Outcome:
     assert subject.reading is not None
-    frozen = frozen_gauges(subject.reading)
+    frozen, one = frozen_gauges(subject.reading), one_frozen(subject.reading)
+    if one is not None:
+        return Outcome("broken", one[1].evidence)
     if frozen is None:
         return unknown("too few requests to tell")
     return Outcome("broken", frozen.evidence) if frozen.evidence else KEPT

@@ -16,7 +16,7 @@ def _with_buckets(rank: Rank) -> Iterator[tuple[str, Histogram]]:
             yield signal, histogram
 
 
-def _newest(histogram: Histogram, scrapes: int, since_ms: int) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def _newest(histogram: Histogram, scrapes: int, since_ms: int) -> tuple[np.ndarray, np.ndarray]:
     """(times, cumulative counts) of the newest scrapes with all buckets, of the running process."""
     whole = ~np.isnan(histogram.buckets).any(axis=1) & (histogram.bucket_times_ms >= since_ms)
     return histogram.bucket_times_ms[whole][-scrapes:], histogram.buckets[whole][-scrapes:]
