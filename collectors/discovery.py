@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from collectors.asking import Answers, Question
 from collectors.detection import telling_samples
 from collectors.dialect import Dialect, load_dialect, split_dialect_name
-from collectors.identity import FleetTree, Key, Series, Target, fleet_tree
+from collectors.identity import FleetTree, fleet_tree
 from collectors.model import Vector
 from collectors.promql_text import quote_label_value
+from collectors.scraped import Key, Series, Target
 from collectors.settings import Settings
 from collectors.signals import SIGNAL, Plan, duration_text, plan_for, scrape_interval_seconds
 

@@ -9,21 +9,15 @@ import numpy as np
 from collectors.asking import Answers, Question
 from collectors.discovery import Discovery, discover
 from collectors.figures import Figure, FigureStatus, Finding, Line, Panel
+from collectors.fleet_gauges import GAUGES, RankGauges, instant_rates, rank_gauges, without_stale_tails
 from collectors.fleet_picture import FleetPicture
-from collectors.fleet_rows import (
-    GAUGES,
-    RankGauges,
-    Table,
-    instant_rates,
-    rank_gauges,
-    replica_rows,
-    without_stale_tails,
-)
+from collectors.fleet_rows import Table, replica_rows
 from collectors.fleet_totals import FleetSeries, fleet_totals
 from collectors.flow import arrivals_per_second, waiting_change_per_second
 from collectors.histograms import merged_histogram, missing_status, quantile_figure
-from collectors.identity import FleetTree, Key, key_text, vanished_ranks
+from collectors.identity import FleetTree, vanished_ranks
 from collectors.model import Floats, Window
+from collectors.scraped import Key, key_text
 from collectors.settings import Settings
 from collectors.signals import SIGNAL, Part, Plan, duration_text, panel_window_ms, rate_window_ms
 from collectors.source import Source

@@ -11,10 +11,11 @@ import numpy as np
 from collectors.asking import Answers
 from collectors.dialect import NOT_IN_VERSION
 from collectors.figures import FigureStatus, QuantileFigure, QuantilePanel, ShareUnder, figure
-from collectors.identity import FleetTree, Key
+from collectors.identity import FleetTree
 from collectors.model import Floats, Vector, Window
 from collectors.quantile_values import QuantileSeries
 from collectors.quantiles import bucket_rows, quantile_series, share_under, snap_threshold
+from collectors.scraped import Key
 from collectors.settings import Objective
 from collectors.signals import AT, Plan, duration_text
 

@@ -6,41 +6,17 @@ scrapes the same process twice, a router repeats the metrics of what stands behi
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collectors.detection import EngineVersion, detect, engines_text
 from collectors.dialect import Dialect
+from collectors.doubles import echoed, exclusions, identity_labels, router_echoes, starts
 from collectors.figures import Finding
 from collectors.model import Labels
-from collectors.promql_text import quote_label_value
+from collectors.scraped import MODEL, PID, SCOPE_LABELS, Key, Series, Target, key_of, key_text
 from collectors.settings import Settings
-
-Key = tuple[str, ...]
-
-SCOPE_LABELS = ("cluster", "region", "environment", "env", "datacenter", "namespace", "job")
-"""Labels that say where a replica lives, widest first."""
-HA_LABELS = frozenset(
-    (
-        "prometheus",
-        "prometheus_replica",
-        "prometheus_group",
-        "replica",
-        "__replica__",
-        "monitor",
-        "receive",
-        "tenant_id",
-    )
-    + ("thanos_replica", "ha_replica", "agent", "agent_hostname", "collector")
-)
-"""Labels that say who scraped, not what was scraped."""
-SECOND_JOB_LABELS = frozenset(("job", "scrape_job", "service", "endpoint", "container", "scrape_config"))
-SAME_START_SECONDS = 2.0
-"""Two scrapes of one process agree on process_start_time_seconds to the digit; exporters may round."""
-MODEL = "model_name"
-PID = "pid"
 
 
 @dataclass(frozen=True)
@@ -119,30 +95,6 @@ class FleetTree:
         return tree
 
 
-def key_text(key: Key) -> str:
-    return "/".join(part for part in key if part) or "(no identity label)"
-
-
-@dataclass(frozen=True)
-class Series:
-    """One scraped series as discovery saw it: canonical family, the prefix it came with, its labels and value."""
-
-    family: str
-    prefix: str
-    labels: Labels
-    value: float
-
-
-@dataclass(frozen=True)
-class Target:
-    """What the scraper itself tells of one target."""
-
-    labels: Labels
-    up: float | None = None
-    started_seconds: float | None = None
-    sampled_seconds: float | None = None
-
-
 def fleet_tree(
     engine_series: Sequence[Series],
     targets: Sequence[Target],
@@ -158,13 +110,13 @@ def fleet_tree(
     """
     running = dialect.signal("requests_running", dialect.default)[0].name
     gauges = [series for series in engine_series if series.family == running]
-    echoes, echo_label = _router_echoes(gauges, targets, settings)
-    exclude = _exclusions(gauges, echoes, echo_label)
+    echoes, echo_label = router_echoes(gauges, targets, settings)
+    exclude = exclusions(gauges, echoes, echo_label)
     is_echo = {id(series.labels) for series in echoes}
-    direct = [s for s in engine_series if id(s.labels) not in is_echo and not _echoed(s, echoes, echo_label)]
+    direct = [s for s in engine_series if id(s.labels) not in is_echo and not echoed(s, echoes, echo_label)]
     findings = []
     if echoes:
-        routers = sorted({key_text(_key(s.labels, settings.identity.replica)) for s in echoes})
+        routers = sorted({key_text(key_of(s.labels, settings.identity.replica)) for s in echoes})
         findings.append(
             Finding(
                 "router_echo",
@@ -172,8 +124,8 @@ def fleet_tree(
                 "A router repeats the metrics of scraped replicas; it is left out of every number.",
             )
         )
-    starts = _starts(targets)
-    labels, twice, more = _identity_labels([g for g in gauges if id(g.labels) not in is_echo], starts, settings)
+    started = starts(targets)
+    labels, twice, more = identity_labels([g for g in gauges if id(g.labels) not in is_echo], started, settings)
     findings += more
     replicas, rest = _replicas(
         direct, targets, labels, settings, known_keys, dialect, {key_of(e.labels, labels) for e in echoes}
@@ -181,142 +133,6 @@ def fleet_tree(
     findings += rest
     findings += rank_findings(replicas)
     return FleetTree(labels, settings.identity.rank, tuple(replicas), exclude, twice, tuple(findings))
-
-
-def key_of(labels: Labels, replica_labels: Sequence[str]) -> Key:
-    return tuple(labels.get(label, "") for label in replica_labels)
-
-
-_key = key_of
-
-
-def _own_labels(settings: Settings) -> frozenset[str]:
-    return frozenset((settings.identity.rank, MODEL, PID, "__name__", "engine", "le"))
-
-
-def _target_labels(labels: Labels, own: frozenset[str]) -> dict[str, str]:
-    return {name: value for name, value in labels.items() if name not in own}
-
-
-def _address(value: str) -> str:
-    """host:port of an address, whatever stands around it."""
-    return re.sub(r"^[a-z][a-z0-9+.-]*://", "", value, flags=re.IGNORECASE).rstrip("/").split("/")[0]
-
-
-def _router_echoes(gauges: Sequence[Series], targets: Sequence[Target], settings: Settings) -> tuple[list[Series], str]:
-    """Series in which a label names another scraped target, and that label.
-
-    A router's exposition has one running gauge per backend, told apart by a label such as `server`; nothing else puts another
-    target's address into a label of its own series.
-    """
-    own = _own_labels(settings)
-    instances = {series.labels.get("instance", "") for series in gauges} | {
-        t.labels.get("instance", "") for t in targets
-    }
-    instances.discard("")
-    counts: Counter[str] = Counter()
-    pointing: dict[str, list[Series]] = defaultdict(list)
-    for series in gauges:
-        for name, value in _target_labels(series.labels, own).items():
-            address = _address(value)
-            if name != "instance" and address in instances and address != series.labels.get("instance", ""):
-                counts[name] += 1
-                pointing[name].append(series)
-    if not counts:
-        return [], ""
-    label = counts.most_common(1)[0][0]
-    router_instances = {series.labels.get("instance", "") for series in pointing[label]}
-    directly = {series.labels.get("instance", "") for series in gauges} - router_instances
-    echoed = {_address(series.labels[label]) for series in pointing[label]}
-    if not echoed & directly:
-        return [], ""
-    return [s for s in gauges if s.labels.get(label) and s.labels.get("instance", "") in router_instances], label
-
-
-def _echoed(series: Series, echoes: Sequence[Series], label: str) -> bool:
-    return (
-        bool(echoes)
-        and bool(series.labels.get(label))
-        and any(series.labels.get("instance") == echo.labels.get("instance") for echo in echoes)
-    )
-
-
-def _exclusions(gauges: Sequence[Series], echoes: Sequence[Series], label: str) -> tuple[str, ...]:
-    if not echoes:
-        return ()
-    kept = [series for series in gauges if all(series is not echo for echo in echoes)]
-    if not any(series.labels.get(label) for series in kept):
-        return (f'{label}=""',)
-    instances = sorted({re.escape(echo.labels.get("instance", "")) for echo in echoes})
-    return (f"instance!~{quote_label_value('|'.join(instances))}",)
-
-
-def _starts(targets: Iterable[Target]) -> dict[frozenset[tuple[str, str]], float]:
-    return {frozenset(t.labels.items()): t.started_seconds for t in targets if t.started_seconds is not None}
-
-
-def _identity_labels(
-    gauges: Sequence[Series], starts: Mapping[frozenset[tuple[str, str]], float], settings: Settings
-) -> tuple[tuple[str, ...], bool, list[Finding]]:
-    """The identity labels, lengthened where they do not tell processes apart; whether any process is counted twice; findings."""
-    own = _own_labels(settings)
-    labels = settings.identity.replica
-    groups: dict[tuple[Key, str, str], list[dict[str, str]]] = defaultdict(list)
-    for series in gauges:
-        rank, model = series.labels.get(settings.identity.rank, ""), series.labels.get(MODEL, "")
-        groups[key_of(series.labels, labels), rank, model].append(_target_labels(series.labels, own))
-    apart: set[str] = set()
-    twice: dict[Key, set[str]] = defaultdict(set)
-    for (key, _, _), seen in groups.items():
-        distinct = list({frozenset(one.items()): one for one in seen}.values())
-        if len(distinct) < 2:
-            continue
-        differing = {name for one in distinct for name in one if any(one.get(name) != o.get(name) for o in distinct)}
-        if _one_process(distinct, differing, starts):
-            twice[key] |= differing
-        else:
-            apart |= _telling(differing)
-    findings: list[Finding] = []
-    if apart:
-        added = tuple(sorted(apart, key=lambda name: (SCOPE_LABELS.index(name) if name in SCOPE_LABELS else 99, name)))
-        findings.append(
-            Finding(
-                "identity_ambiguous",
-                tuple(sorted({key_text(key) for (key, _, _), seen in groups.items() if len(seen) > 1})),
-                f"The same {', '.join(labels)} stands for several processes; {', '.join(added)} tells them apart and was added to the identity.",
-            )
-        )
-        labels = (*labels, *added)
-    if twice:
-        by = ", ".join(sorted(set().union(*twice.values())))
-        where = tuple(sorted(key_text(key) for key in twice))
-        findings.append(
-            Finding(
-                "counted_twice",
-                where,
-                f"Scraped more than once (series differ only in {by}); each process is counted once here.",
-            )
-        )
-    return labels, bool(twice), findings
-
-
-def _one_process(
-    distinct: Sequence[Mapping[str, str]],
-    differing: Collection[str],
-    starts: Mapping[frozenset[tuple[str, str]], float],
-) -> bool:
-    """Whether series that differ in these labels are the same process, scraped more than once."""
-    times = [starts.get(frozenset(one.items())) for one in distinct]
-    known = [time for time in times if time is not None]
-    if len(known) == len(times):
-        return max(known) - min(known) <= SAME_START_SECONDS
-    return set(differing) <= HA_LABELS | SECOND_JOB_LABELS
-
-
-def _telling(differing: Collection[str]) -> set[str]:
-    """Of the labels in which processes differ, the ones to add to the identity: a scope label when there is one."""
-    scope = [name for name in SCOPE_LABELS if name in differing]
-    return set(scope[:1]) if scope else set(differing)
 
 
 def _replicas(

@@ -12,7 +12,7 @@ from collectors.dialect import UnknownSignal
 from collectors.discovery import discover
 from collectors.figures import Figure, FigureStatus, Line, Panel, QuantileFigure
 from collectors.fleet import ends_on_step, looked_back_ms
-from collectors.fleet_rows import instant_rates
+from collectors.fleet_gauges import instant_rates
 from collectors.flow import duration_words
 from collectors.histograms import (
     QUANTILES,
@@ -22,11 +22,11 @@ from collectors.histograms import (
     replica_columns,
     unit_of,
 )
-from collectors.identity import key_text
 from collectors.latency_picture import Earlier, HeatMap, LatencyPicture, RankedReplica, Ranking
 from collectors.model import Floats, Window
 from collectors.quantile_values import QuantileInterval
 from collectors.quantiles import bucket_rates, mean_of_quantiles, merge, quantile_series
+from collectors.scraped import key_text
 from collectors.settings import Objective, Settings
 from collectors.signals import SIGNAL, Part, Plan, duration_text, panel_window_ms, rate_window_ms
 from collectors.source import Source

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from collectors.dialect import Dialect, load_dialect
 from collectors.identity import FleetTree
 from collectors.promql_text import quote_label_value
+from collectors.scraped import MODEL
 
 SIGNAL = "signal"
 """Label that names the canonical signal in the answer of an `or` chain."""
 AT = "at"
 """Label that tells how many milliseconds back a member of a chain looked."""
-MODEL = "model_name"
 
 SCRAPES_PER_WINDOW = 4
 """A rate needs two samples; four scrapes still leave two when one is missed and one falls outside by jitter."""

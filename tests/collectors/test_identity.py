@@ -1,7 +1,8 @@
 """Each real engine once: data parallelism, doubles, routers, repeated addresses, replicas that come and go."""
 
 from collectors.dialect import load_dialect
-from collectors.identity import Rank, Series, Target, fleet_tree, vanished_ranks
+from collectors.identity import Rank, fleet_tree, vanished_ranks
+from collectors.scraped import Series, Target
 from collectors.settings import Identity, Settings
 
 VLLM = load_dialect()
