@@ -75,11 +75,15 @@ def le_matcher(bound: float) -> str:
     return f'le=~"{"|".join(escaped)}"' if len(spellings) > 1 else f'le="{spellings[0]}"'
 
 
+def place_labels(settings: Settings) -> list[str]:
+    """Labels that make a replica, the scrape job among them."""
+    replica = list(settings.identity.replica)
+    return replica if "job" in replica else ["job", *replica]
+
+
 def parameters(settings: Settings, *, rate_window_ms: int, lookback_ms: int, names: DialectNames) -> Mapping[str, str]:
     """Values of every template parameter. SLO thresholds are snapped to the bucket edge at or below them."""
-    replica = [label for label in settings.identity.replica]
-    if "job" not in replica:
-        replica.insert(0, "job")
+    replica = place_labels(settings)
     first_token, token_gap = settings.slo.time_to_first_token, settings.slo.inter_token_latency
     return {
         "w": duration_text(rate_window_ms),

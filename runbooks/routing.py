@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from collectors.settings import Settings
+from runbooks.naming import place_labels
 
 if TYPE_CHECKING:
     from runbooks.rules import Rule
 
-REPLICA = ["job", "instance"]
-RANK = ["job", "instance", "engine"]
-
-MUTES: tuple[tuple[str, tuple[str, ...], list[str]], ...] = (
-    ("engine_stalled", ("waiting_growth", "kv_pressure", "preemption", "sequence_hog", "engine_slow", "cold_prefix_cache", "client_aborts"), RANK),
-    ("unadmittable_head", ("engine_stalled", "waiting_growth", "kv_pressure", "sequence_hog", "cold_prefix_cache"), RANK),
-    ("kv_pressure", ("waiting_growth",), RANK),
-    ("sequence_hog", ("kv_pressure", "waiting_growth"), RANK),
-    ("replica_restarted", ("engine_slow", "cold_prefix_cache"), REPLICA),
+MUTES: tuple[tuple[str, tuple[str, ...], Literal["replica", "rank"]], ...] = (
+    ("engine_stalled", ("waiting_growth", "kv_pressure", "preemption", "sequence_hog", "engine_slow", "cold_prefix_cache", "client_aborts"), "rank"),
+    ("unadmittable_head", ("engine_stalled", "waiting_growth", "kv_pressure", "sequence_hog", "cold_prefix_cache"), "rank"),
+    ("kv_pressure", ("waiting_growth",), "rank"),
+    ("sequence_hog", ("kv_pressure", "waiting_growth"), "rank"),
+    ("replica_restarted", ("engine_slow", "cold_prefix_cache"), "replica"),
 )  # fmt: skip
-"""(runbook whose alert is the cause, runbooks whose alerts are its symptoms, labels that must be equal)."""
+"""(runbook whose alert is the cause, runbooks whose alerts are its symptoms, at the same replica or rank)."""
 
 
-def inhibit_rules(rules: list[Rule]) -> list[dict[str, Any]]:
+def inhibit_rules(rules: list[Rule], settings: Settings) -> list[dict[str, Any]]:
     """A replica that is down mutes everything about it; a cause mutes its symptoms; a fast burn its slow twin."""
     from runbooks.rules import PREFIX, alert_name
+
+    equal_labels = {"replica": place_labels(settings), "rank": [*place_labels(settings), settings.identity.rank]}
 
     down = alert_name("replica_down", "target_down")
     made: list[dict[str, Any]] = [
         {
             "source_matchers": [f'alertname="{down}"'],
             "target_matchers": [f'alertname=~"{PREFIX}.+"', f'alertname!="{down}"'],
-            "equal": REPLICA,
+            "equal": equal_labels["replica"],
         }
     ]
     present = {rule.runbook.id for rule in rules}
@@ -39,7 +41,7 @@ def inhibit_rules(rules: list[Rule]) -> list[dict[str, Any]]:
                 {
                     "source_matchers": [f'alertname=~"{PREFIX}.+"', f'runbook="{cause}"'],
                     "target_matchers": [f'alertname=~"{PREFIX}.+"', f'runbook=~"{"|".join(symptoms)}"'],
-                    "equal": equal,
+                    "equal": equal_labels[equal],
                 }
             )
     for signal in ("first_token", "token_gap"):
@@ -53,13 +55,13 @@ def inhibit_rules(rules: list[Rule]) -> list[dict[str, Any]]:
         {
             "source_matchers": [f'alertname="{alert_name("replica_restarted", "crash_loop")}"'],
             "target_matchers": [f'alertname="{alert_name("replica_restarted", "process_changed")}"'],
-            "equal": REPLICA,
+            "equal": equal_labels["replica"],
         }
     )
     return made
 
 
-def alertmanager_config(rules: list[Rule]) -> dict[str, Any]:
+def alertmanager_config(rules: list[Rule], settings: Settings) -> dict[str, Any]:
     """A complete small configuration to copy parts from; `amtool check-config` accepts it as it stands."""
     from runbooks.rules import PREFIX
 
@@ -72,7 +74,7 @@ def alertmanager_config(rules: list[Rule]) -> dict[str, Any]:
     return {
         "route": {
             "receiver": "nobody",
-            "group_by": ["alertname", "job", "instance"],
+            "group_by": ["alertname", *place_labels(settings)],
             "group_wait": "10s",
             "group_interval": "1m",
             "repeat_interval": "4h",
@@ -82,7 +84,7 @@ def alertmanager_config(rules: list[Rule]) -> dict[str, Any]:
                 {"matchers": [ours, 'severity="ticket"'], "receiver": "tickets", "repeat_interval": "24h"},
             ],
         },
-        "inhibit_rules": inhibit_rules(rules),
+        "inhibit_rules": inhibit_rules(rules, settings),
         "receivers": [
             {"name": "nobody"},
             {"name": "pagewatch", "webhook_configs": [webhook]},
@@ -92,7 +94,7 @@ def alertmanager_config(rules: list[Rule]) -> dict[str, Any]:
     }
 
 
-def alertmanager_text(rules: list[Rule]) -> str:
+def alertmanager_text(rules: list[Rule], settings: Settings) -> str:
     """The configuration as YAML with the reasons as comments."""
     from runbooks.rules import as_yaml
 
@@ -102,4 +104,4 @@ def alertmanager_text(rules: list[Rule]) -> str:
         "# - the pagewatch receiver opens an incident and stores the diagnosis of that instant (`pagewatch serve-api`).\n"
         "# - fill in the receivers on-call and tickets.\n"
     )
-    return head + as_yaml(alertmanager_config(rules))
+    return head + as_yaml(alertmanager_config(rules, settings))

@@ -38,10 +38,12 @@ class Rule:
     threshold: float
     severity: str
     runbook_url: str
+    place: str
+    """Words for where it fires, with label templates; '' for the fleet."""
 
     @property
     def summary(self) -> str:
-        return self.detector.summary + _PLACES[self.detector.where]
+        return self.detector.summary + self.place
 
     @property
     def description(self) -> str:
@@ -77,11 +79,12 @@ class Rule:
         return rule
 
 
-_PLACES = {
-    "fleet": "",
-    "replica": " on {{ $labels.instance }}",
-    "rank": " on {{ $labels.instance }} rank {{ $labels.engine }}",
-}
+def place_words(settings: Settings, where: str) -> str:
+    """' on <replica> rank <rank>' in the labels that identify them here."""
+    if where == "fleet":
+        return ""
+    words = " on " + " ".join(f"{{{{ $labels.{label} }}}}" for label in settings.identity.replica)
+    return words + (f" rank {{{{ $labels.{settings.identity.rank} }}}}" if where == "rank" else "")
 
 
 def duration_or_zero(seconds: int) -> str:
@@ -151,6 +154,7 @@ def _rule(
         threshold=threshold,
         severity=severity,
         runbook_url=runbook_link(settings, runbook.id, detector.where),
+        place=place_words(settings, detector.where),
     )
 
 
@@ -159,9 +163,10 @@ def runbook_link(settings: Settings, runbook_id: str, where: str) -> str:
     base = (settings.alerts.runbook_url or DEFAULT_BASE).rstrip("/")
     link = f"{base}/runbook?id={quote_plus(runbook_id)}"
     if where in ("replica", "rank"):
-        link += "&instance={{ $labels.instance | urlquery }}"
+        labels = settings.identity.replica
+        link += f"&instance={{{{ $labels.{'instance' if 'instance' in labels else labels[-1]} | urlquery }}}}"
     if where == "rank":
-        link += "&engine={{ $labels.engine | urlquery }}"
+        link += f"&engine={{{{ $labels.{settings.identity.rank} | urlquery }}}}"
     return link
 
 
@@ -209,7 +214,7 @@ def rules_text(settings: Settings, *, dialect: str = "vllm-0.11.0", form: str = 
     if form == "alertmanager":
         from runbooks.routing import alertmanager_text
 
-        return alertmanager_text(rules(settings, dialect))
+        return alertmanager_text(rules(settings, dialect), settings)
     groups = rule_groups(settings, dialect)
     head = f"# Made by `pagewatch rules --dialect {dialect}` from the detectors of its runbooks. Rate windows suit scrapes of 4 to 15 s.\n"
     for name, reason in skipped(settings, dialect):

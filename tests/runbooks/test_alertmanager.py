@@ -73,7 +73,7 @@ def test_a_real_alertmanager_opens_and_closes_an_incident(tmp_path: Path) -> Non
                     "group_interval": "300ms",
                     "group_by": ["alertname"],
                 },
-                "inhibit_rules": inhibit_rules(rules(Settings())),
+                "inhibit_rules": inhibit_rules(rules(Settings()), Settings()),
                 "receivers": [
                     {
                         "name": "pagewatch",

@@ -41,6 +41,21 @@ def test_a_rule_links_to_its_runbook_at_its_place() -> None:
     assert rule["keep_firing_for"] == "1m"
 
 
+def test_other_labels_may_make_a_replica() -> None:
+    settings = Settings(identity={"replica": ["namespace", "pod"], "rank": "dp_rank"})
+    rule = named(settings, "PagewatchWaitingGrowthWaitSeconds")
+    assert "by (job, namespace, pod, dp_rank)" in rule["expr"]
+    assert rule["annotations"]["summary"].endswith(
+        " on {{ $labels.namespace }} {{ $labels.pod }} rank {{ $labels.dp_rank }}"
+    )
+    assert (
+        "&instance={{ $labels.pod | urlquery }}&engine={{ $labels.dp_rank | urlquery }}"
+        in (rule["annotations"]["runbook_url"])
+    )
+    config = yaml.safe_load(rules_text(settings, form="alertmanager"))
+    assert config["inhibit_rules"][0]["equal"] == ["job", "namespace", "pod"]
+
+
 def test_the_operator_sets_thresholds_tiers_and_scope() -> None:
     settings = Settings(
         scope={"cluster": 'a"b'},
@@ -127,7 +142,10 @@ def test_the_cases_can_fail(exported: Path) -> None:
     assert "> 5\n" in text
     (exported / "rules.yaml").write_text(text.replace("> 5\n", "> 500\n"))
     failed = subprocess.run(
-        [program("promtool"), "test", "rules", "waiting_growth.15s.test.yaml"], cwd=exported, capture_output=True, text=True
+        [program("promtool"), "test", "rules", "waiting_growth.15s.test.yaml"],
+        cwd=exported,
+        capture_output=True,
+        text=True,
     )
     assert failed.returncode == 1
     assert "PagewatchWaitingGrowthWaitSeconds" in failed.stdout + failed.stderr
