@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,11 +44,7 @@ class Held:
 
     @property
     def extent(self) -> Extent | None:
-        if self.capsule is None:
-            return None
-        manifest = self.capsule.manifest
-        intervals = [replica.scrape_interval_ms for replica in manifest.replicas if replica.scrape_interval_ms > 0]
-        return Extent(manifest.window.start_ms, manifest.window.end_ms, min(intervals, default=15_000))
+        return extent_of(self.capsule) if self.capsule is not None else None
 
     @property
     def refresh_ms(self) -> int:
@@ -55,7 +52,15 @@ class Held:
         return max(FASTEST_REFRESH_MS, min(SLOWEST_REFRESH_MS, self.scrape_ms))
 
 
-_held: dict[str, Held] = {}
+def extent_of(capsule: Capsule) -> Extent:
+    """First and last instant of a recording, and the time between its scrapes."""
+    manifest = capsule.manifest
+    intervals = [replica.scrape_interval_ms for replica in manifest.replicas if replica.scrape_interval_ms > 0]
+    return Extent(manifest.window.start_ms, manifest.window.end_ms, min(intervals, default=15_000))
+
+
+MOST_HELD = 16
+_held: OrderedDict[str, Held] = OrderedDict()
 _opening = threading.Lock()
 T = TypeVar("T")
 
@@ -117,6 +122,7 @@ def held(key: str = "") -> Held:
     """The opened source of that name ('' = the console's own). Raises SourceError; a failure is tried again at the next call."""
     with _opening:
         if key in _held:
+            _held.move_to_end(key)
             return _held[key]
         here = console()
         if key:
@@ -129,6 +135,8 @@ def held(key: str = "") -> Held:
             )
         source = open_source(spec, here.settings, here.scope)
         _held[key] = Held(key, source, capsule_of(source))
+        while len(_held) > MOST_HELD:
+            del _held[next(other for other in _held if other not in ("", key))]
         return _held[key]
 
 

@@ -58,11 +58,13 @@ def draw(here: View) -> None:
         nav.follow(opened)
 
 
-def grid(panels_: Sequence[charts.Panel], name: str, *, dim: bool = False) -> list[object]:
-    """Charts two in a row, row by row, so that a phone stacks them in reading order."""
+def grid(panels_: Sequence[charts.Panel], name: str, *, dim: bool = False, across: int = 2) -> list[object]:
+    """Charts two (or three) in a row, row by row, so that a phone stacks them in reading order."""
     drawn: list[object] = []
-    for first in range(0, len(panels_), 2):
-        for column, number in zip(st.columns(2, gap="small"), range(first, min(first + 2, len(panels_))), strict=False):
+    for first in range(0, len(panels_), across):
+        for column, number in zip(
+            st.columns(across, gap="small"), range(first, min(first + across, len(panels_))), strict=False
+        ):
             with column, states.section(panels_[number].title):
                 payload = charts.pack(panels_[number], group=name, dim=dim)
                 drawn.append(charts.live_chart(payload, key=f"{name}_{number}"))

@@ -24,6 +24,9 @@ STATE_LEVELS = {
     "serving": "ok", "prefill_only": "ok", "idle": "ok", "stalled": "bad", "stale": "warn", "down": "bad", "unknown": "unknown",
 }  # fmt: skip
 STATE_WORDS = {"prefill_only": "prefill only"}
+NEARLY_FULL = 0.9
+FILLS_SOON_SECONDS = 900
+"""A cache that fills within the default range is worth an amber word; a slope that needs longer is noise on an idle fleet."""
 GREY_WIDTH, LINE_WIDTH = 1.0, 1.6
 
 
@@ -125,9 +128,10 @@ def _full(scene: Scene) -> Answer:
         return Answer("Full", f"KV {figure_text(usage)}", usage.note, "unknown", doubt)
     detail = f"worst {totals.worst_kv_key}" if totals.worst_kv_key else ""
     forecast = totals.kv_forecast
-    if forecast.kind in ("fills", "full"):
+    soon = forecast.kind == "full" or (forecast.seconds is not None and forecast.seconds <= FILLS_SOON_SECONDS)
+    if soon:
         detail += f", {forecast.text}"
-    level = "warn" if usage.value >= 0.9 or forecast.kind in ("fills", "full") else "ok"
+    level = "warn" if usage.value >= NEARLY_FULL or soon else "ok"
     return Answer("Full", f"KV {percent(usage.value)}", detail, level, doubt)
 
 

@@ -19,11 +19,13 @@ from pages.ui.words import cause_text, clock, duration
 from runbooks.verdicts import Diagnosis, Verdict
 
 PLAY_SECONDS = 1.0
+STORY_SECONDS = 2.0
 
 
 def live_page(draw: Callable[[View], None], *, strip: bool = True) -> None:
     """Runs a page: `draw` gets the view of each refresh. Only this one fragment is timed, and nothing nests in it."""
     every: float | None = None
+    untold = False
     try:
         here = data.view_of(st.query_params, view.playing(), st.session_state.get("pw_speed", 10))
     except SourceError:
@@ -33,15 +35,21 @@ def live_page(draw: Callable[[View], None], *, strip: bool = True) -> None:
             every = data.held(here.source_key).refresh_ms / 1000
         elif here.playing:
             every = PLAY_SECONDS
-    st.fragment(_body, run_every=every)(draw, strip)
+        elif here.mode == "replay" and story.told(here.source_key) is None:
+            every, untold = STORY_SECONDS, True
+    st.fragment(_body, run_every=every)(draw, strip, untold)
 
 
-def _body(draw: Callable[[View], None], strip: bool) -> None:
+def _body(draw: Callable[[View], None], strip: bool, untold: bool) -> None:
     try:
         here = data.view_of(st.query_params, view.playing(), st.session_state.get("pw_speed", 10))
     except SourceError as error:
         _no_source(error)
         return
+    if (
+        untold and story.told(here.source_key) is not None
+    ):  # what was waited for is there: no need to look again and again
+        st.rerun()
     if view.playing() and not here.playing:  # the end of the recording was reached
         view.stop(here)
         st.rerun()

@@ -99,7 +99,7 @@ def _row(entry: Entry) -> Row:
 
 def _found(entry: Entry) -> Cell:
     """What the diagnosis said along the recording, where that is known already; else what its manifest carries."""
-    told = story.known(entry.key)
+    told = story.told(entry.key, first=False)
     if isinstance(told, Timeline):
         causes = list(
             dict.fromkeys(
@@ -110,7 +110,7 @@ def _found(entry: Entry) -> Cell:
     verdicts = (entry.manifest.diagnosis.get("verdicts") or []) if entry.manifest is not None else []
     if verdicts and isinstance(verdicts[0], dict):
         return Cell(cause_text(str(verdicts[0].get("cause", ""))), icon="warn")
-    return Cell("not judged yet: open it", "muted")
+    return Cell("being judged", "muted")
 
 
 def _upload() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from collectors.fleet_picture import FleetPicture
 from collectors.instants import format_instant
 from pages.ui import nav
@@ -16,7 +18,6 @@ MOST = 6
 
 def marks_of(picture: FleetPicture, found: Diagnosis | None, kept: Mapping[str, str], at_ms: int) -> tuple[Mark, ...]:
     """What holds now, since when, and which replica restarted inside the window."""
-    window = picture.window
     marks: list[Mark] = []
     if found is not None:
         for verdict in found.verdicts:
@@ -36,8 +37,36 @@ def marks_of(picture: FleetPicture, found: Diagnosis | None, kept: Mapping[str, 
             marks.append(
                 Mark(cause_text(verdict.cause), verdict.since_ms, None, tone, href=href if verdict.runbook else "")
             )
-    for row in picture.replicas:
-        if row.started_ms is not None and window.start_ms < row.started_ms <= window.end_ms and len(marks) < 2 * MOST:
-            href = nav.link("replica", **nav.merged(dict(kept), instance=row.key))
-            marks.append(Mark(f"{row.key} restarted", row.started_ms, tone="text", line=True, href=href))
+    return (*marks, *starts_of(picture, kept))
+
+
+def starts_of(picture: FleetPicture, kept: Mapping[str, str]) -> tuple[Mark, ...]:
+    """Processes that began inside the window; those of one moment share a mark. One that had samples before has restarted."""
+    window = picture.window
+    begun = sorted(
+        (row.started_ms, row.key)
+        for row in picture.replicas
+        if row.started_ms is not None and window.start_ms < row.started_ms <= window.end_ms
+    )
+    groups: list[list[tuple[int, str]]] = []
+    for at, key in begun:
+        if groups and at - groups[-1][0][0] <= 2 * window.step_ms:
+            groups[-1].append((at, key))
+        else:
+            groups.append([(at, key)])
+    marks = []
+    for group in groups[-MOST:]:
+        at, key = group[0]
+        again = any(_seen_before(picture, key, at) for _, key in group)
+        who = key if len(group) == 1 else f"{len(group)} replicas"
+        href = nav.link("replica", **nav.merged(dict(kept), instance=key)) if len(group) == 1 else ""
+        marks.append(Mark(f"{who} {'restarted' if again else 'started'}", at, tone="text", line=True, href=href))
     return tuple(marks)
+
+
+def _seen_before(picture: FleetPicture, key: str, at_ms: int) -> bool:
+    line = picture.running.line(key) or picture.waiting.line(key)
+    if line is None:
+        return False
+    until = max(0, (at_ms - picture.window.start_ms) // picture.window.step_ms)
+    return bool(np.isfinite(line.values[:until]).any())

@@ -53,7 +53,7 @@ def draw(here: View) -> None:
         _wrong(here, scene, row)
     drawn: list[object] = []
     with states.section("The charts"):
-        drawn = grid(_charts(scene, row), "replica")
+        drawn = grid(_charts(scene, row), "replica", across=3)
     if len(row.ranks) > 1:
         with states.section("The ranks"):
             st.subheader("Ranks", anchor=False)
@@ -91,7 +91,7 @@ def _head(scene: Scene, row: ReplicaRow) -> None:
                     ("Measured capacity", f"{figure_text(row.capacity_requests)}; {figure_text(row.capacity_tokens)}"),
                 ]
             ),
-            class_="pw-card",
+            class_="pw-card pw-two",
         )
     )  # fmt: skip
 

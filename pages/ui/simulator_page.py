@@ -112,8 +112,9 @@ def _fault_text(fault: dict[str, Any], told: dict[str, Any]) -> str:
 
 def _incident_text(incident: dict[str, Any]) -> str:
     kind = str(incident.get("cause") or incident.get("kind") or "something")
-    where = incident.get("where") or incident.get("replicas") or incident.get("instance") or ""
-    place = ", ".join(map(str, where)) if isinstance(where, list) else str(where)
+    where = incident.get("where") or {}
+    names = [str(place.get("instance", "")) for place in where.get("replicas", ())] if isinstance(where, dict) else []
+    place = "the fleet" if isinstance(where, dict) and where.get("scope") == "fleet" else ", ".join(names)
     return cause_text(kind) + (f" on {place}" if place else "")
 
 

@@ -4,73 +4,104 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import OrderedDict
+from pathlib import Path
 
-from collectors.capsule import CapsuleSource
+from collectors.capsule import CapsuleSource, read_capsule
 from collectors.scope import ScopedSource
-from collectors.source import Source, SourceError
-from pages.ui import data
+from collectors.source import Source, SourceBroken, SourceError
+from pages.ui import data, library
 from pages.ui.charts import Mark
-from pages.ui.data import Held
+from pages.ui.console import console
 from pages.ui.words import cause_text
 from runbooks.timeline import Episode, Timeline, instants, timeline
 
 LOG = logging.getLogger("pagewatch.pages")
-KEPT = 12
+KEPT = 256
 
-_told: dict[str, Timeline | str] = {}
-_telling: set[str] = set()
+_told: OrderedDict[str, Timeline | str] = OrderedDict()
+_wanted: list[str] = []
+_working = False
 _lock = threading.Lock()
 
 
-def told(key: str) -> Timeline | str | None:
-    """The timeline of a recording; text says why there is none; None while it is being made (the first call begins)."""
-    held = data.held(key)
-    if held.capsule is None:
-        return "a live source has no end; open a recording"
+def told(key: str, *, first: bool = True) -> Timeline | str | None:
+    """The timeline of a recording; text says why there is none; None while it is being made (the first call begins).
+
+    Recordings are judged one after the other; `first` puts this one before those that merely stand in a list.
+    """
+    global _working
+    name = str(_path(key))
     with _lock:
-        if key in _told:
-            return _told[key]
-        if key not in _telling:
-            _telling.add(key)
-            threading.Thread(target=_tell, args=(key, held), name=f"story {key}", daemon=True).start()
+        if name in _told:
+            _told.move_to_end(name)
+            return _told[name]
+        if name in _wanted:
+            _wanted.remove(name)
+        _wanted.insert(0 if first else len(_wanted), name)
+        if not _working:
+            _working = True
+            threading.Thread(target=_work, name="timelines", daemon=True).start()
     return None
+
+
+def _path(key: str) -> Path:
+    held = data.held(key) if not key else None
+    if held is None:
+        return library.path_of(key)
+    if held.capsule is None or held.capsule.path is None:
+        raise SourceBroken("a live source has no end", "Open a recording")
+    return held.capsule.path
 
 
 def known(key: str) -> Timeline | str | None:
     """What has been made already; begins nothing."""
     with _lock:
-        return _told.get(key)
+        return _told.get(str(_path(key)))
 
 
-def _tell(key: str, held: Held) -> None:
-    capsule, extent = held.capsule, held.extent
-    assert capsule is not None
-    assert extent is not None
-    scope = held.source.scope if isinstance(held.source, ScopedSource) else {}
+def _work() -> None:
+    """One recording after the other, until none is wanted."""
+    global _working
+    while True:
+        with _lock:
+            if not _wanted:
+                _working = False
+                return
+            name = _wanted[0]
+        found = _tell(name)
+        with _lock:
+            _told[name] = found
+            while len(_told) > KEPT:
+                _told.popitem(last=False)
+            if name in _wanted:
+                _wanted.remove(name)
 
-    def source_at(at_ms: int) -> Source:
-        source: Source = CapsuleSource(capsule, at_ms)
-        return ScopedSource(source, scope) if scope else source
 
-    found: Timeline | str
+def _tell(name: str) -> Timeline | str:
+    here = console()
+    scope = {**here.settings.scope, **here.scope}
     try:
-        found = timeline(source_at, instants(extent.start_ms, extent.end_ms, extent.scrape_ms), data.settings())
+        capsule = read_capsule(name)
+        extent = data.extent_of(capsule)
+
+        def source_at(at_ms: int) -> Source:
+            source: Source = CapsuleSource(capsule, at_ms)
+            return ScopedSource(source, scope) if scope else source
+
+        return timeline(source_at, instants(extent.start_ms, extent.end_ms, extent.scrape_ms), here.settings)
     except SourceError as error:
-        found = str(error)
+        return str(error)
     except Exception:
-        LOG.exception("the timeline of %s could not be made", key)
-        found = "the timeline could not be made; the log has the details"
-    with _lock:
-        while len(_told) >= KEPT:
-            del _told[next(iter(_told))]
-        _told[key] = found
-        _telling.discard(key)
+        LOG.exception("the timeline of %s could not be made", name)
+        return "the timeline could not be made; the log has the details"
 
 
 def forget_all() -> None:
     """Drop every timeline; for tests."""
     with _lock:
         _told.clear()
+        _wanted.clear()
 
 
 def marks(key: str) -> tuple[Mark, ...]:

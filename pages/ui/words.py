@@ -24,7 +24,7 @@ def digits(value: float) -> str:
         return "-"
     if size >= 999_500:
         return f"{_three(value / 1e6)}M"
-    if size >= 9_995:
+    if size >= 999.5:
         return f"{_three(value / 1e3)}k"
     return _three(value)
 

@@ -9,7 +9,7 @@ const three = (value) => {
 export function digits(value) {
   const size = Math.abs(value)
   if (size >= 999500) return `${three(value / 1e6)}M`
-  if (size >= 9995) return `${three(value / 1e3)}k`
+  if (size >= 999.5) return `${three(value / 1e3)}k`
   return three(value)
 }
 
