@@ -24,21 +24,31 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from collectors.capsule import CapsuleSource, read_capsule  # noqa: E402
+from collectors.capsule_body import sorted_series  # noqa: E402
+from collectors.capsule_file import open_parts, write_capsule  # noqa: E402
 from collectors.convert import export_capsule, import_file  # noqa: E402
+from collectors.manifest import Manifest  # noqa: E402
+from collectors.model import Samples  # noqa: E402
 from collectors.prometheus import RemoteSource  # noqa: E402
+from collectors.series_lines import sort_key  # noqa: E402
 from collectors.settings import SourceSettings  # noqa: E402
 from collectors.source import Source  # noqa: E402
 from tests.real_programs import backfill, prometheus  # noqa: E402
 
 SHARED = Path(os.environ.get("PAGEWATCH_SHARED") or ROOT.parent / "shared").resolve()
+COUNTED = ("_total", "_bucket", "_count", "_sum")
+START_MS = 1_780_000_000_000
 PAGE = (
     '{__name__=~"vllm:(num_requests_waiting|num_requests_running|kv_cache_usage_perc)"}',
     "sum by (instance) (rate(vllm:prompt_tokens_total[1m]))",
@@ -144,15 +154,39 @@ def measure(folder: Path, replicas: int, minutes: float, passes: int) -> dict[st
     }
 
 
-def measure_day(folder: Path) -> dict[str, Any]:
+def whole_day(template: Path, replicas: int, interval_ms: int) -> Iterator[Samples]:
+    """The template's series stretched to 24 h and to many replicas, in file order and one at a time."""
+    _, reader = open_parts(template)
+    scrapes = 86_400_000 // interval_ms
+    by_name = {
+        name: sorted(group, key=lambda each: sort_key(each.labels))
+        for name, group in groupby(sorted_series(reader.read()), key=lambda each: each.labels["__name__"])
+    }
+    for group in by_name.values():
+        instances = sorted({each.labels["instance"] for each in group})
+        wanted = []
+        for number in range(replicas):
+            source = instances[number % len(instances)]
+            for each in group:
+                if each.labels["instance"] == source:
+                    wanted.append(({**each.labels, "instance": f"replica-{number:03d}:8000"}, each.values, number))
+        for labels, values, number in sorted(wanted, key=lambda each: sort_key(each[0])):
+            rounds = -(-scrapes // values.size)
+            rise = max(0.0, float(values[-1] - values[0])) if labels["__name__"].endswith(COUNTED) else 0.0
+            day = (values[None, :] + rise * np.arange(rounds)[:, None]).ravel()[:scrapes]
+            yield Samples(labels, START_MS + 37 * number + interval_ms * np.arange(scrapes, dtype=np.int64), day)
+
+
+def measure_day(folder: Path, template: Path) -> dict[str, Any]:
     """64 replicas x 24 h at 15 s, as a day-long recording would hold it."""
-    capsule = fleet_capsule(folder, 64, 24, 15)
-    manifest = read_capsule(capsule).manifest
+    capsule = folder / "day.capsule"
+    manifest = write_capsule(capsule, Manifest(title="a day"), whole_day(template, 64, 15_000), presorted=True)
     done = subprocess.run(
         [sys.executable, "-c", DAY_CHILD, str(capsule), PAGE[4]], check=True, cwd=ROOT, capture_output=True, text=True
     )
     _, opened, answered, peak_mib = done.stdout.split()
     return {
+        "series": manifest.body.series,
         "samples": manifest.body.samples,
         "capsule_bytes": capsule.stat().st_size,
         "open_seconds": round(float(opened), 2),
@@ -173,7 +207,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="pagewatch-bench-") as folder:
         figures = measure(Path(folder), asked.replicas, asked.minutes, asked.passes)
         if asked.day:
-            figures["day"] = measure_day(Path(folder))
+            figures["day"] = measure_day(Path(folder), Path(folder) / "fleet.capsule")
     print(json.dumps({"benchmark": "capsule", **figures}))
 
 
