@@ -67,10 +67,12 @@ def scrape_interval_seconds(counts: Mapping[int, Sequence[float]]) -> float | No
         if estimate is not None and not left:
             break
         possible, estimate = left, span / (count - 0.5)
-    if estimate is None:
-        return None
+    if estimate is None or possible:
+        return (
+            float(max(possible)) if possible else None
+        )  # of what is left the longest: its window holds enough scrapes for all
     raw = estimate
-    return float(min(possible or USUAL_INTERVALS_SECONDS, key=lambda usual: abs(math.log(usual / raw))))
+    return float(min(USUAL_INTERVALS_SECONDS, key=lambda usual: abs(math.log(usual / raw))))
 
 
 def duration_text(milliseconds: int) -> str:
