@@ -152,7 +152,9 @@ def count_values(source: Grid, label: str, *, without: bool, names: tuple[str, .
         values, there = source.values[rows], mask[rows]
         for value in np.unique(values[there]):
             same = there & (np.isnan(values) if np.isnan(value) else values == value)
-            key = labels.replace(label, go_plain(float(value)))
+            # The value's label takes part in the grouping: without(it) drops it again.
+            dropped = without and label in names
+            key = labels if dropped else labels.replace(label, go_plain(float(value)))
             rows_of[key] = rows_of.get(key, 0.0) + same.sum(axis=0)
     if not rows_of:
         return Grid((), np.zeros((0, source.steps)))

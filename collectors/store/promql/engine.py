@@ -62,7 +62,7 @@ class Engine:
         if isinstance(node, MatrixSelector | Subquery):
             raw = _raw(evaluator.windows(node, steps))
             return _noted(Result("matrix", steps.times_ms(), raw=raw), notes)
-        value = self._final(evaluator.evaluate(node, steps))
+        value = self._evaluated(evaluator, node, steps)
         match value:
             case TextValue():
                 result = Result("string", steps.times_ms(), text=value.value)
@@ -88,7 +88,7 @@ class Engine:
         notes = Notes()
         evaluator = self._evaluator(steps, until_ms, limits, lookback_ms, notes)
         evaluator.budget.check_points(window.steps)
-        value = self._final(evaluator.evaluate(node, steps))
+        value = self._evaluated(evaluator, node, steps)
         if isinstance(value, ScalarRow):
             value = Grid((EMPTY,), value.values[None, :])
         if not isinstance(value, Grid):
@@ -114,7 +114,11 @@ class Engine:
         )
 
     @staticmethod
-    def _final(value: Value) -> Value:
+    def _evaluated(evaluator: Evaluator, node: Node, steps: Steps) -> Value:
+        try:
+            value = evaluator.evaluate(node, steps)
+        except RecursionError:
+            raise bad("the expression is nested too deeply") from None
         return (
             unique(value, "query result contains metrics with the same labelset") if isinstance(value, Grid) else value
         )

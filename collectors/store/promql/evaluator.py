@@ -176,7 +176,16 @@ class Evaluator:
         return nameless(value.with_values(-value.values), per_step=False)
 
     def _binary(self, node: Binary, steps: Steps) -> Value:
-        left, right = self.evaluate(node.lhs, steps), self.evaluate(node.rhs, steps)
+        spine = [node]  # as long as the chain of operators is, without recursion along it
+        while isinstance(spine[-1].lhs, Binary):
+            spine.append(spine[-1].lhs)
+        left = self.evaluate(spine[-1].lhs, steps)
+        for link in reversed(spine):
+            left = self._operate(link, left, self.evaluate(link.rhs, steps))
+        return left
+
+    def _operate(self, node: Binary, left: Value, right: Value) -> Value:
+        self.budget.check_time()
         if isinstance(left, ScalarRow) and isinstance(right, ScalarRow):
             return arithmetic.scalars(node.op, left, right)
         if isinstance(left, Grid) and isinstance(right, Grid):
@@ -277,6 +286,7 @@ class Evaluator:
         """The newest sample within the lookback at each step, and the windows it was found in."""
         ends = self.reference_ms(selector.at, selector.offset_ms, steps, spread=False)
         found = self.read(selector, int(ends[0]) - self.lookback_ms, int(ends[-1]), keep_stale=True)
+        self.budget.take_samples(len(found.labels) * len(ends))
         windows = Windows(found, ends, self.lookback_ms, closed_left=self.legacy)
         values = windows.value_at(windows.last) if len(found.labels) else np.zeros(windows.shape)
         present = (windows.count > 0) & (bits_of(values) != np.uint64(STALE_BITS))
@@ -292,12 +302,16 @@ class Evaluator:
             ends = self.reference_ms(node.vector.at, node.vector.offset_ms, steps, spread=spread)
             start = int(ends[0]) - node.range_ms
             found = self.read(node.vector, start if self.legacy else start + 1, int(ends[-1]), keep_stale=False)
-            return Windows(found, ends, node.range_ms, closed_left=self.legacy)
+            return self._windows_of(found, ends, node.range_ms)
         if isinstance(node, Subquery):
             ends = self.reference_ms(node.at, node.offset_ms, steps, spread=spread)
             found = self._subquery(node, int(ends[0]) - node.range_ms, int(ends[-1]))
-            return Windows(found, ends, node.range_ms, closed_left=self.legacy)
+            return self._windows_of(found, ends, node.range_ms)
         raise bad("expected a range vector")
+
+    def _windows_of(self, found: Selection, ends_ms: Int64s, range_ms: int) -> Windows:
+        self.budget.take_samples(len(found.labels) * len(ends_ms))
+        return Windows(found, ends_ms, range_ms, closed_left=self.legacy, check_time=self.budget.check_time)
 
     def _subquery(self, node: Subquery, after_ms: int, until_ms: int) -> Selection:
         step = node.step_ms or DEFAULT_SUBQUERY_STEP_MS
@@ -305,6 +319,7 @@ class Evaluator:
         if first > until_ms:
             return empty_selection()
         inner = Steps(first, step, (until_ms - first) // step + 1)
+        self.budget.take_samples(inner.count)
         value = self.evaluate(node.expr, inner)
         times = inner.times_ms()
         if isinstance(value, ScalarRow):

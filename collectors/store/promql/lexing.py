@@ -14,6 +14,10 @@ from collectors.store.promql.errors import bad, unsupported
 NEGATIVE_AT_SECONDS = 200_000_000_000.0
 """`@ -x` is written as `@ (this + x)`: the year 8307, which no data has. Real instants beyond half of it are refused."""
 
+MAX_DEPTH = 150
+MAX_OPERATORS = 1000
+_WORD_OPERATORS = frozenset(("and", "or", "unless", "atan2"))
+
 _TOKEN = re.compile(
     r"""
     (?P<space>\s+|\#[^\n]*)
@@ -69,6 +73,7 @@ def tokens_of(text: str) -> list[_Token]:
 def mended(text: str) -> str:
     """The same query in a form that promql-parser reads rightly. Raises PromQLError naming experimental syntax."""
     tokens = tokens_of(text)
+    _refuse_too_deep(tokens)
     out: list[str] = []
     i = 0
     while i < len(tokens):
@@ -86,6 +91,21 @@ def mended(text: str) -> str:
                 _refuse_experimental(tokens, i)
         i += 1
     return "".join(out)
+
+
+def _refuse_too_deep(tokens: list[_Token]) -> None:
+    """The parser's own recursion ends the process on expressions nested a few thousand deep."""
+    depth = operators = 0
+    for token in tokens:
+        if token.kind == "other":
+            depth += (token.text in "([{") - (token.text in ")]}")
+            operators += token.text in "+-*/%^=!<>"
+        elif token.kind == "word":
+            operators += token.text.lower() in _WORD_OPERATORS
+        if depth > MAX_DEPTH or operators > MAX_OPERATORS:
+            raise bad(
+                f"parse error: the expression is too big: at most {MAX_DEPTH} nested brackets and {MAX_OPERATORS} operators are read"
+            )
 
 
 def _unescaped(body: str) -> str:

@@ -10,6 +10,7 @@ from collectors.store.promql.arithmetic import COMPARISONS, compute, drops_name,
 from collectors.store.promql.errors import failed
 from collectors.store.promql.grids import Grid, Mask, empty_grid, grid, unique
 from collectors.store.promql.nodes import Matching
+from collectors.store.promql.remembered import of_labels
 from collectors.store.series import METRIC_NAME, LabelSet
 
 Signature = tuple[tuple[str, str], ...]
@@ -25,11 +26,16 @@ def signature_of(matching: Matching) -> Callable[[LabelSet], Signature]:
 
 
 def _by_signature(side: Grid, matching: Matching) -> dict[Signature, list[int]]:
-    signature = signature_of(matching)
-    found: dict[Signature, list[int]] = {}
-    for i, one in enumerate(side.labels):
-        found.setdefault(signature(one), []).append(i)
-    return found
+    labels = side.labels
+
+    def compute() -> dict[Signature, list[int]]:
+        signature = signature_of(matching)
+        found: dict[Signature, list[int]] = {}
+        for i, one in enumerate(labels):
+            found.setdefault(signature(one), []).append(i)
+        return found
+
+    return of_labels(labels, ("signatures", matching.on, matching.labels), compute)
 
 
 def set_operator(op: str, left: Grid, right: Grid, matching: Matching) -> Grid:

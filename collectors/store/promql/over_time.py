@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -114,37 +114,40 @@ OVER_TIME: dict[str, Callable[[Windows], Floats]] = {
 def quantile_over_time(windows: Windows, quantile: Floats) -> Floats:
     """The quantile (one per step) of each window's samples."""
     out = np.empty(windows.shape)
-    for rows, ordered, nans in _sorted_windows(windows):
-        out[rows] = quantile_of_sorted(quantile[None, :], ordered, windows.count[rows], nans)
+    for rows, steps, ordered, nans in _sorted_windows(windows):
+        out[rows, steps] = quantile_of_sorted(quantile[None, steps], ordered, windows.count[rows, steps], nans)
     return out
 
 
 def mad_over_time(windows: Windows) -> Floats:
     """The median absolute deviation from the median of each window."""
     out = np.empty(windows.shape)
-    half = np.full((1, windows.shape[1]), 0.5)
-    for rows, ordered, nans in _sorted_windows(windows):
-        count = windows.count[rows]
+    half = np.full((1, 1), 0.5)
+    for rows, steps, ordered, nans in _sorted_windows(windows):
+        count = windows.count[rows, steps]
         median = quantile_of_sorted(half, ordered, count, nans)
         with np.errstate(invalid="ignore"):
             away = np.abs(ordered - median[..., None])
         within = np.arange(ordered.shape[-1]) < count[..., None]
         away, nans = sortable(away, within)
-        out[rows] = quantile_of_sorted(half, np.sort(away, axis=-1), count, nans)
+        out[rows, steps] = quantile_of_sorted(half, np.sort(away, axis=-1), count, nans)
     return out
 
 
-def _sorted_windows(windows: Windows):  # type: ignore[no-untyped-def]
-    """Batches of (rows, sorted samples (rows, steps, longest), number of NaN among them)."""
+def _sorted_windows(windows: Windows) -> Iterator[tuple[slice, slice, Floats, np.ndarray]]:
+    """Batches of (rows, steps, sorted samples (rows, steps, longest), number of NaN among them)."""
     series, steps = windows.shape
     longest = max(1, int(windows.line_count.max(initial=0)))
-    batch = max(1, SORT_CELLS // max(1, steps * longest))
+    wide = min(steps, max(1, SORT_CELLS // longest))
+    tall = max(1, SORT_CELLS // (wide * longest))
     reach = np.arange(longest)
-    for start in range(0, series, batch):
-        rows = slice(start, min(series, start + batch))
-        values = windows.value_at(windows.first[rows, :, None] + reach)
-        keyed, nans = sortable(values, reach < windows.count[rows, :, None])
-        yield rows, np.sort(keyed, axis=-1), nans
+    for top in range(0, series, tall):
+        for left in range(0, steps, wide):
+            windows.check_time()
+            part = slice(top, min(series, top + tall)), slice(left, min(steps, left + wide))
+            values = windows.value_at(windows.first[part][..., None] + reach)
+            keyed, nans = sortable(values, reach < windows.count[part][..., None])
+            yield *part, np.sort(keyed, axis=-1), nans
 
 
 def sortable(values: Floats, present: Mask) -> tuple[Floats, np.ndarray]:

@@ -58,12 +58,11 @@ def parse(text: str) -> Node:
     if not text.strip():
         raise bad("unknown position: parse error: no expression found in input")
     try:
-        tree = promql_parser.parse(mended(text))
+        return _convert(promql_parser.parse(mended(text)))
     except ValueError as why:
         raise bad(f"parse error: {why}") from None
     except RecursionError:
         raise bad("parse error: the expression is nested too deeply") from None
-    return _convert(tree)
 
 
 def parse_selector(text: str) -> tuple[Matcher, ...]:
@@ -110,6 +109,17 @@ def _aggregate(tree: Any) -> Aggregate:
 
 
 def _binary(tree: Any) -> Binary:
+    spine = [tree]  # a chain of operators leans to the left and may be long: no recursion along it
+    while type(spine[-1].lhs).__name__ == "BinaryExpr":
+        spine.append(spine[-1].lhs)
+    left = _convert(spine[-1].lhs)
+    for link in reversed(spine):
+        left = _link(link, left)
+    assert isinstance(left, Binary)
+    return left
+
+
+def _link(tree: Any, left: Node) -> Binary:
     op = str(tree.op)
     modifier = tree.modifier
     matching = Matching("many-to-many" if op in SET_OPERATORS else "one-to-one", False, (), ())
@@ -123,7 +133,7 @@ def _binary(tree: Any) -> Binary:
         on = modifier.matching is not None and "Include" in str(modifier.matching.type)
         labels = tuple(modifier.matching.labels) if modifier.matching is not None else ()
         matching = Matching(card, on, labels, tuple(modifier.group_labels or ()))
-    return Binary(op, _convert(tree.lhs), _convert(tree.rhs), matching, return_bool)
+    return Binary(op, left, _convert(tree.rhs), matching, return_bool)
 
 
 def _vector(tree: Any) -> VectorSelector:

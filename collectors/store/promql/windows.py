@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -26,6 +26,8 @@ class Windows:
     ends_ms: Int64s
     range_ms: int
     closed_left: bool
+    check_time: Callable[[], None] = lambda: None
+    """Called now and then in long loops; raises when the query's time is over."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -82,6 +84,8 @@ class Windows:
         """The samples of all windows, oldest first: the j-th sample of each window and where there is a j-th."""
         longest = int(self.line_count.max(initial=0))
         for j in range(longest):
+            if j % 64 == 63:
+                self.check_time()
             yield self.value_at(self.first + j), self.count > j
 
     def reduce(self, ufunc: np.ufunc) -> Floats:
