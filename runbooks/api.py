@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import sqlite3
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -55,6 +57,7 @@ class IncidentApi:
         self._incidents = incidents
         self._token = token
         self._version = version
+        self._working = threading.Lock()
         self.registry: CollectorRegistry = CollectorRegistry()
         self._deliveries = Counter(
             "pagewatch_webhook_deliveries", "Webhook deliveries by result", ["result"], registry=self.registry
@@ -80,13 +83,28 @@ class IncidentApi:
         ]
 
     def diagnose_pending(self) -> None:
-        """Diagnoses what an earlier process stored and did not get to."""
-        self._incidents.diagnose(self._incidents.pending(), self._diagnosed)
+        """Diagnoses every stored incident that has no diagnosis yet, one at a time, whatever process stored it.
+
+        One thread works at a time: in a storm of deliveries the others leave their incidents to it.
+        """
+        while self._working.acquire(blocking=False):
+            try:
+                while pending := self._incidents.pending():
+                    self._incidents.diagnose(pending, self._diagnosed)
+            finally:
+                self._working.release()
+            if not self._incidents.pending():  # one that came between the last look and the release
+                return
 
     def _guarded(self, endpoint: Endpoint) -> Endpoint:
         async def guarded(request: Request) -> Response:
             reason = refusal(request, self._token)
-            return problem(reason, 401) if reason else await endpoint(request)
+            if reason:
+                return problem(reason, 401)
+            try:
+                return await endpoint(request)
+            except sqlite3.Error as why:
+                return problem(f"the file of incidents cannot be used: {why}", 503)
 
         return guarded
 
@@ -116,7 +134,7 @@ class IncidentApi:
         self._deliveries.labels("stored").inc()
         self._opened.inc(len(opened))
         response = answer({"opened": list(opened), "known": len(message.alerts) - len(opened)})
-        response.background = BackgroundTask(self._incidents.diagnose, opened, self._diagnosed)
+        response.background = BackgroundTask(self.diagnose_pending)
         return response
 
     async def _list(self, request: Request) -> Response:
@@ -159,8 +177,8 @@ class IncidentApi:
     async def _health(self, request: Request) -> Response:
         try:
             await run_in_threadpool(self._incidents.list, None, 1)
-        except RecordsError as why:
-            return problem(str(why), 503)
+        except sqlite3.Error as why:
+            return problem(f"the file of incidents cannot be used: {why}", 503)
         return answer({"status": "ok"})
 
     async def _metrics(self, request: Request) -> Response:

@@ -118,7 +118,7 @@ class Walk:
         lines = [f"{self.title} on {self.where} at {rfc3339(self.at_ms)} ({self.source})"]
         for finding in self.findings:
             lines.append(f"{'>' if finding.on_path else ' '} {marks[finding.finding]}  {finding.question}")
-            lines += [f"          {n.label}: {n.words}" + (f" ({n.note})" if n.note else "") for n in finding.numbers]
+            lines += [f"          {n.label}: {n.words}{_beside(n, self.where)}" for n in finding.numbers]
             if finding.says:
                 lines.append(f"          {finding.says}")
             if finding.on_path:
@@ -135,6 +135,13 @@ class Walk:
             if text:
                 lines.append(f"   {label}: {text}")
         return "\n".join(printable(line) for line in lines)
+
+
+def _beside(number: Number, where: Where) -> str:
+    """In brackets: which replica a fleet-wide figure is about, and what is to be known about it."""
+    which = number.labels.get("instance", "") if where.scope == "fleet" else ""
+    words = "; ".join(text for text in (which, number.note) if text)
+    return f" ({words})" if words else ""
 
 
 def printable(text: str) -> str:

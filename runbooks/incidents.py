@@ -131,12 +131,17 @@ class Incidents:
                     known[starts_ms] = (json.dumps(diagnose(starts_ms)), "")
                 except SourceError as error:
                     known[starts_ms] = (None, str(error))
-            text, problem = known[starts_ms]
-            with self._records.writing() as connection:
-                connection.execute(
-                    "UPDATE incidents SET diagnosis = ?, problem = ?, updated_ms = ? WHERE id = ?",
-                    (text, problem, self._clock(), incident_id),
-                )
+                except Exception as defect:  # a defect must not stay pending, or every later incident waits behind it
+                    self._keep(incident_id, None, f"the diagnosis failed: {type(defect).__name__}: {defect}")
+                    raise
+            self._keep(incident_id, *known[starts_ms])
+
+    def _keep(self, incident_id: int, diagnosis: str | None, problem: str) -> None:
+        with self._records.writing() as connection:
+            connection.execute(
+                "UPDATE incidents SET diagnosis = ?, problem = ?, updated_ms = ? WHERE id = ?",
+                (diagnosis, problem, self._clock(), incident_id),
+            )
 
     def pending(self) -> tuple[int, ...]:
         """Incidents that were stored and not yet diagnosed: a process ended in between."""

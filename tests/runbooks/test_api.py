@@ -255,6 +255,33 @@ def test_what_an_ended_process_left_is_diagnosed_at_the_next_start(queue: tuple,
     assert incidents.get(1).diagnosis is not None
 
 
+def test_a_defect_is_kept_with_its_incident_and_others_go_on(queue: tuple, records: Records) -> None:
+    incidents = Incidents(records, lambda: NOW_MS)
+    for fingerprint in ("f1", "f2"):
+        incidents.receive(read_message(json.dumps(message(queue[1], fingerprint=fingerprint)).encode()))
+
+    def broken(at_ms: int) -> dict[str, object]:
+        raise ZeroDivisionError("division by zero")
+
+    with pytest.raises(ZeroDivisionError):
+        incidents.diagnose([1], broken)
+    assert incidents.get(1).problem == "the diagnosis failed: ZeroDivisionError: division by zero"
+    assert incidents.pending() == (2,)
+
+
+def test_a_damaged_file_of_incidents_is_said(queue: tuple, records: Records) -> None:
+    near = at("127.0.0.1", records, queue[0])
+    with records.writing() as connection:
+        connection.execute("DROP TABLE incidents")
+    for answer in (
+        near.get("/healthz"),
+        near.get("/api/v1/incidents"),
+        near.post("/api/v1/alerts", json=message(NOW_MS)),
+    ):
+        assert answer.status_code == 503
+        assert "cannot be used" in answer.json()["error"]
+
+
 def test_own_metrics_and_description(client: TestClient, queue: tuple) -> None:
     client.post("/api/v1/alerts", json=message(queue[1]))
     client.post("/api/v1/alerts", json={"version": "9"})
