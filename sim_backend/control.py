@@ -133,6 +133,7 @@ class Control:
         """The block table of a running request (the longest one by default) with who shares each block; None when nothing runs there."""
         self._live.catch_up()
         replica = self._live.cluster.replicas[index]
+        replica.engines[rank].settle()
         scheduler = replica.engines[rank].scheduler
         running = [request for request in scheduler.running if request_id in (None, request.id)]
         if not running:

@@ -1,8 +1,8 @@
 """One engine core (one data-parallel rank) on a clock that its owner moves: drain the queue, schedule, run, update, report.
 
-`advance(until)` completes every step that ends by `until`; a step that began but ends later stays in flight, its decisions taken. Between two
-events - an arrival, a finish, a block running out - decode steps are determined: `_glide` takes them in one go, with the same decisions and the
-same floating-point operations as one by one.
+`advance(until)` completes every step that ends by `until`; a step that began but ends later stays in flight, its decisions taken. Requests that
+decode in step are booked together (`cohort.py`), and where they are alone whole runs of steps are taken in one go: the same decisions and the same
+floating-point operations as one by one, which `glide=False` does.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from sim_backend.cohort import Cohort, cohort_of, extend
 from sim_backend.cost import StepCost
 from sim_backend.frontend import RequestClock
 from sim_backend.metrics import EngineMetrics, IterationStats
-from sim_backend.request import Request, Status
+from sim_backend.request import FinishReason, Request, Status
 from sim_backend.scheduler import PrefixStats, Scheduler, SchedulerStats, Step
 
 Sink = Callable[[Request, float], None]
@@ -57,17 +58,18 @@ class EngineCore:
         """Real time: while outputs are followed, a step ends when it is seen to have ended, so that the metrics hold what clients saw."""
         self.watched = 0
         """Live requests whose outputs somebody follows one by one: no gliding while there are any."""
-        self._glides = glide and scheduler.config.block_size > 1
+        self._glides = glide and scheduler.config.block_size > 1 and not scheduler.config.max_loras
         self._output_delay = output_delay_seconds
         self._on_output = on_output
         self._on_finish = on_finish
         self._step: Step | None = None
         self._ends = math.inf
         self._halted_at: float | None = None
-        self._steady = False
+        self._cohort: Cohort | None = None
+        self._decoding = 0
+        """Members of the cohort in the step that is in flight; 0 when it is an ordinary one."""
         self._idle = False
         """The last step scheduled nothing and changed nothing, though requests wait."""
-        self._last_ts = 0.0
 
     # -- queue --
 
@@ -79,8 +81,8 @@ class EngineCore:
         """The client is gone: the front end forgets the request at once, the engine drops it at its next drain."""
         if request.front is None or request.finish_reason is not None:
             return
+        self._dissolve()
         request.front = None
-        self._steady = False
         self.inbox.append(Message(at, "abort", request))
 
     # -- faults --
@@ -135,7 +137,8 @@ class EngineCore:
                     return
                 self.clock = max(self.clock, inbox[0].at)
                 continue
-            if self._steady and self._glides and not self.watched and scheduler.running and self._glide(until):
+            cohort = self._cohort
+            if cohort is not None and self._is_alone(cohort) and self._glide(cohort, until):
                 continue
             if self.clock > until:
                 return
@@ -150,16 +153,48 @@ class EngineCore:
             message = inbox.popleft()
             if message.kind == "add":
                 self.scheduler.add(message.request, clock)
-                self._steady = self._steady and len(self.scheduler.running) == self.scheduler.config.max_num_seqs
             else:
                 self.scheduler.abort((message.request.id,))
 
     def _begin(self) -> None:
-        step = self.scheduler.schedule(self.clock)
+        cohort = self._cohort
+        if cohort is not None and not self._fits(cohort):
+            self._dissolve()
+            cohort = None
+        scheduler = self.scheduler
+        if cohort is None:
+            step = scheduler.schedule(self.clock)
+            self._ends = self.clock + self.cost.seconds(
+                step.total_tokens, len(step.scheduled), step.context_tokens, step.twice_pairs
+            )
+        else:
+            cohort.grow()
+            count = self._decoding = cohort.count
+            step = scheduler.schedule(self.clock, decoding=count)
+            context = cohort.context + count
+            self._ends = self.clock + self.cost.seconds(
+                count + step.total_tokens,
+                count + len(step.scheduled),
+                context + step.context_tokens,
+                2 * context - count + step.twice_pairs,
+            )
         self._step = step
-        self._ends = self.clock + self.cost.seconds(
-            step.total_tokens, len(step.scheduled), step.context_tokens, step.twice_pairs
-        )
+
+    def _fits(self, cohort: Cohort) -> bool:
+        """Whether the step that is due can be taken with the cohort as a whole: budget and blocks for it and for whoever runs behind it."""
+        if self.watched:
+            return False
+        config = self.scheduler.config
+        budget = config.max_num_batched_tokens - cohort.count
+        if budget < 0:
+            return False
+        behind = len(self.scheduler.running) - cohort.count
+        needed = cohort.blocks_due()
+        if behind:
+            needed += (
+                budget // config.block_size + behind + 1
+            )  # more than they can ask for, so that nobody is preempted
+        return needed <= self.scheduler.pool.num_free
 
     def _complete(self) -> None:
         step = self._step
@@ -168,28 +203,51 @@ class EngineCore:
         now = self.clock = self._ends
         self.steps += 1
         scheduler = self.scheduler
+        cohort, decoded, gap = self._cohort, self._decoding, -1.0
+        ended: list[Request] = []
+        if decoded and cohort is not None:
+            gap = now - cohort.last_ts
+            cohort.book(1, now)
+            ended = cohort.take_ended()
+            if ended:
+                scheduler.drop_finished(ended)
+        self._decoding = 0
         sampled = scheduler.update(step)
-        iteration = self._report(sampled, now) if sampled else None
+        iteration = self._report(ended, sampled, now, gap, decoded) if sampled or decoded else None
         stats = scheduler.take_stats()
         self.metrics.record(stats, iteration)
         running = scheduler.running
-        finished = len(iteration.finished) if iteration is not None else 0
-        full = len(running) == scheduler.config.max_num_seqs
-        self._steady = (
-            iteration is not None
-            and len(sampled) == len(step.scheduled) == len(running) + finished
-            and not step.preempted
-            and (not stats.num_waiting or full)
-            and all(request.front is not None for request in running)
-        )
         self._idle = (
             self._glides
+            and not decoded
             and not step.scheduled
             and not running
             and stats.num_waiting > 0
             and scheduler.head_is_blocked()
         )
-        self._last_ts = now
+        if self._glides and not self.watched:
+            self._gather(now)
+
+    def _gather(self, now: float) -> None:
+        """Whoever decodes in step from here on joins the cohort."""
+        running, cohort = self.scheduler.running, self._cohort
+        if cohort is None:
+            config = self.scheduler.config
+            self._cohort = cohort_of(
+                running, self.scheduler.pool, config.block_size, caching=config.enable_prefix_caching, last_ts=now
+            )
+        elif cohort.count < len(running):
+            extend(cohort, running)
+        if self._cohort is not None and not self._cohort.count:
+            self._cohort = None
+
+    def _is_alone(self, cohort: Cohort) -> bool:
+        """Whether the next steps are the cohort's and nothing else: nobody runs behind it and nobody can be admitted."""
+        scheduler = self.scheduler
+        running = len(scheduler.running)
+        if cohort.count != running or self.watched or running > scheduler.config.max_num_batched_tokens:
+            return False
+        return not len(scheduler.waiting) or running == scheduler.config.max_num_seqs
 
     def _spin(self, until: float) -> bool:
         """Empty steps while the head of the queue cannot be admitted and nothing else runs: each one looks its prefix up again."""
@@ -200,7 +258,7 @@ class EngineCore:
             done += 1
         if not done:
             return False
-        self.clock = self._last_ts = clock
+        self.clock = clock
         self.steps += done
         prefix = self.scheduler.failed_lookup(done)
         self.metrics.record(
@@ -208,13 +266,18 @@ class EngineCore:
         )
         return True
 
-    def _report(self, sampled: list[Request], now: float) -> IterationStats:
-        """The front end's reading of one message."""
+    def _report(
+        self, ended: list[Request], sampled: list[Request], now: float, gap: float, repeats: int
+    ) -> IterationStats:
+        """The front end's reading of one message: a cohort whose `repeats` requests waited `gap` seconds for their token, `ended` of them for the
+        last one, then the others."""
         iteration = IterationStats()
         wall = now + self._output_delay
         on_output = self._on_output if self.watched else None
         gaps = iteration.inter_token_latencies
-        gap, repeats, tokens = -1.0, 0, 0
+        tokens = repeats
+        for request in ended:
+            self._end(request, request.finish.reason, iteration, wall)
         for request in sampled:
             front: RequestClock | None = request.front
             if front is None:
@@ -235,125 +298,102 @@ class EngineCore:
                         gaps.append((gap, repeats))
                     gap, repeats = passed, 1
                 front.last_token_ts = now
-            if request.finish_reason is None:
+            reason = request.finish_reason
+            if reason is None:
                 if on_output is None:
                     continue
                 if request.output_len != front.stop_after:
                     on_output(request, wall)
                     continue
-                request.finish_reason = "stop"
-                request.front = None
+                reason = "stop"
                 self.inbox.append(Message(now, "abort", request))
-            front.num_generation_tokens = request.output_len  # one token a record here, so not counted one by one
-            front.finish(iteration, request.finish_reason, wall)
-            if self._on_finish is not None:
-                self._on_finish(request, wall)
+            self._end(request, reason, iteration, wall)
+            if request.status is not Status.FINISHED:  # a stop string: the engine does not know yet
+                request.front = None
         if repeats:
             gaps.append((gap, repeats))
         iteration.num_generation_tokens += tokens
         return iteration
 
-    def _glide(self, until: float) -> bool:
-        """Decode steps until something else than plain decoding is due. Every running request gets one token per step.
+    def _glide(self, cohort: Cohort, until: float) -> bool:
+        """Steps in which the cohort is alone: nobody waits for a seat that is free, nobody else runs.
 
         False when the step that is due now must be taken by itself.
         """
-        scheduler, pool, cost = self.scheduler, self.scheduler.pool, self.cost
-        running, size = scheduler.running, scheduler.config.block_size
-        longest = scheduler.config.max_model_len - 1
-        caching = scheduler.config.enable_prefix_caching
-        count = len(running)
-        limit = min(request.finish_len - request.output_len for request in running)
-        fits = min(longest - request.computed for request in running)
-        if fits < limit:  # its last token would not be scheduled as a plain one
-            limit = fits
-        # Requests by the step (modulo block size) at which they need a block; a block is full, and cached, in the step before.
-        due: list[list[int]] = [[] for _ in range(size)]
-        context = 0
-        for index, request in enumerate(running):
-            due[-request.computed % size].append(index)
-            context += request.computed
+        pool, seconds, count = self.scheduler.pool, self.cost.seconds, cohort.count
         upcoming = self.inbox[0].at if self.inbox else math.inf
-        clock, last_ts, done, alone = self.clock, self._last_ts, 0, False
         observe = self.metrics.inter_token_latency.observe
-        seconds = cost.seconds
+        clock, last_ts, context, done, alone = self.clock, cohort.last_ts, cohort.context, 0, False
+        limit = cohort.next_end - cohort.ticks
         while done < limit and clock <= until and upcoming > clock:
             context += count
             ends = clock + seconds(count, count, context, 2 * context - count)
-            if ends > until:
+            if ends > until or cohort.blocks_due() > pool.num_free:
                 alone = True
                 break
-            needing = due[done % size]
-            filling = due[(done + 1) % size] if caching else ()
-            if needing or filling:
-                if len(needing) > pool.num_free:
-                    alone = True
-                    break
-                self._grow(needing, filling, done)
+            cohort.grow()
             clock = ends
             observe(clock - last_ts, count)
             last_ts = clock
             done += 1
-        if done:
-            self.clock = self._last_ts = clock
-            self._settle(done, count)
-        return done > 0 and not alone
+            cohort.ticks += 1
+        if not done:
+            return False
+        cohort.ticks -= done
+        cohort.book(done, clock)
+        self.clock = clock
+        self._settle(cohort, count, done)
+        return not alone
 
-    def _grow(self, needing: list[int], filling: list[int] | tuple[()], done: int) -> None:
-        """The block changes of one gliding step, in the order of the running list: `needing` get a block, `filling` fill theirs."""
-        running, pool = self.scheduler.running, self.scheduler.pool
-        size = self.scheduler.config.block_size
-        if needing and filling:
-            order = sorted([*((index, True) for index in needing), *((index, False) for index in filling)])
-        else:
-            order = [*((index, True) for index in needing), *((index, False) for index in filling)]
-        for index, needs in order:
-            request = running[index]
-            if needs:
-                request.blocks.append(pool.take())
-                continue
-            full = (request.computed + done + 1) // size
-            start = request.cached_blocks
-            if full > start:
-                pool.store(request.chain.upto(full)[start:full], request.blocks[start:full])
-                request.cached_blocks = full
-
-    def _settle(self, done: int, count: int) -> None:
-        """Book `done` gliding steps of `count` requests, the finishes of the last one included."""
-        scheduler = self.scheduler
-        running = scheduler.running
-        clock = self.clock
-        finished: list[Request] = []
-        for request in running:
-            request.computed += done
-            request.num_tokens += done
-            request.output_len += done
-            request.front.last_token_ts = clock
-            if request.output_len >= request.finish_len:
-                request.finish_reason = request.finish.reason
-                finished.append(request)
+    def _settle(self, cohort: Cohort, count: int, done: int) -> None:
+        """Book `done` gliding steps of `count` requests, the ends that the last one brought included."""
+        scheduler, metrics = self.scheduler, self.metrics
         self.steps += done
-        metrics = self.metrics
         metrics.generation_tokens += count * done
         metrics.iteration_tokens.observe(count, done)
         scheduler.has_finished = False
-        if finished:
+        ended = cohort.take_ended()
+        if ended:
             iteration = IterationStats()
-            wall = clock + self._output_delay
-            scheduler.drop_finished(finished)
-            for request in finished:
-                front: RequestClock = request.front
-                assert request.finish_reason is not None
-                front.num_generation_tokens = request.output_len
-                front.finish(iteration, request.finish_reason, wall)
-                if self._on_finish is not None:
-                    self._on_finish(request, wall)
+            scheduler.drop_finished(ended)
+            for request in ended:
+                self._end(request, request.finish.reason, iteration, self.clock + self._output_delay)
             metrics.record_finished(iteration)
-            self._steady = not len(scheduler.waiting)
+            if not cohort.count:
+                self._cohort = None
         stats = SchedulerStats(
             len(scheduler.running), len(scheduler.waiting), scheduler.pool.usage_ratio, PrefixStats()
         )
         metrics.record(stats, None)
+
+    def _end(self, request: Request, reason: FinishReason, iteration: IterationStats, wall: float) -> None:
+        """A sequence's last record was seen."""
+        request.finish_reason = reason
+        front: RequestClock = request.front
+        front.num_generation_tokens = request.output_len  # one token a record here, so not counted one by one
+        front.finish(iteration, reason, wall)
+        if self._on_finish is not None:
+            self._on_finish(request, wall)
+
+    def settle(self) -> None:
+        """Write the counters of every running request as of the last step, for somebody who wants to look at them."""
+        if self._cohort is not None:
+            for request in self.scheduler.running[: self._cohort.count]:
+                self._cohort.settle(request)
+
+    def _dissolve(self) -> None:
+        """Everybody on their own again; a step of the cohort that is in flight becomes an ordinary one."""
+        cohort = self._cohort
+        if cohort is None:
+            return
+        self.settle()
+        self._cohort = None
+        if self._decoding and self._step is not None:
+            members = self.scheduler.running[: self._decoding]
+            for request in members:
+                request.computed += 1
+            self._step.scheduled = {**dict.fromkeys(members, 1), **self._step.scheduled}
+        self._decoding = 0
 
 
 def live(request: Request) -> bool:

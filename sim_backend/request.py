@@ -54,12 +54,14 @@ class Request:
         "finish_reason",
         "front",
         "id",
+        "joined",
         "lora_id",
         "num_cached_tokens",
         "num_tokens",
         "output_len",
         "priority",
         "prompt_len",
+        "seat",
         "skip_prefix_lookup",
         "status",
     )
@@ -99,6 +101,9 @@ class Request:
         """What counted as computed at first admission; -1 before it."""
         self.events: list[tuple[EventType, float]] = []
         self.finish_reason: FinishReason | None = None
+        self.joined = 0
+        self.seat = 0
+        """Both belong to the cohort that the request decodes in: the tick at which it joined, and its rank in the order of the running list."""
         self.front: Any = front
         """What the front end keeps for this request; the scheduler never reads it."""
 

@@ -132,10 +132,14 @@ class Scheduler:
 
     # -- one step --
 
-    def schedule(self, now: float = 0.0) -> Step:
-        """Decide the next step; `now` (engine clock) stamps SCHEDULED and PREEMPTED. Computed tokens move on at once."""
+    def schedule(self, now: float = 0.0, *, decoding: int = 0) -> Step:
+        """Decide the next step; `now` (engine clock) stamps SCHEDULED and PREEMPTED. Computed tokens move on at once.
+
+        The first `decoding` running requests are plain decodes that the caller books itself: one token each, blocks included. They are left out of
+        the result; the caller has made sure that nobody needs to be preempted.
+        """
         step = Step()
-        budget, rest = self._schedule_running(step, now)
+        budget, rest = self._schedule_running(step, now, decoding)
         if not step.preempted and budget and len(self.waiting):
             rest += self._schedule_waiting(step, budget, now)
         scheduled = step.scheduled
@@ -152,13 +156,13 @@ class Scheduler:
         self.has_finished = False
         return step
 
-    def _schedule_running(self, step: Step, now: float) -> tuple[int, list[Request]]:
+    def _schedule_running(self, step: Step, now: float, first: int) -> tuple[int, list[Request]]:
         """Serve the running list; returns the budget left and the scheduled requests whose computed tokens have not moved on yet.
 
         Under fcfs a request that was served can no longer become a victim in this step, so a plain decode moves on at once.
         """
         config = self.config
-        budget, threshold = config.max_num_batched_tokens, config.long_prefill_token_threshold
+        budget, threshold = config.max_num_batched_tokens - first, config.long_prefill_token_threshold
         longest = config.max_model_len - 1
         size = config.block_size
         caching = config.enable_prefix_caching
@@ -166,7 +170,7 @@ class Scheduler:
         last = size - 1
         fcfs = config.policy == "fcfs"
         rest: list[Request] = []
-        index = context = 0
+        index, context = first, 0
         while index < len(running) and budget:
             request = running[index]
             computed = request.computed
