@@ -42,7 +42,8 @@ def scraped_without_gaps(subject: Subject) -> Outcome:
     times = replica.times_ms[: index_at(replica.times_ms, subject.at_ms) + 1]
     if len(times) < 3:
         return unknown("fewer than three scrapes")
-    recent = times[times > subject.at_ms - 20 * replica.interval_ms]
+    first = max(0, index_at(times, subject.at_ms - 20 * replica.interval_ms))
+    recent = times[first:]
     widest = float(np.diff(recent).max()) / 1000 if len(recent) > 1 else 0.0
     if widest > 3.5 * replica.interval_ms / 1000:
         return Outcome("broken", f"no scrape for {widest:.0f} s at an interval of {replica.interval_ms / 1000:.0f} s")
