@@ -60,11 +60,17 @@ def build_app(served: ServedData, extra_routes: Iterable[Route] = ()) -> Starlet
         Route(f"/api/v1/{path}", _endpoint(answer), methods=["GET"]) for path, answer in status_routes(served).items()
     ]
     routes += [
+        Route("/", _front_page, methods=["GET", "HEAD"]),
         Route("/-/healthy", _plain(served, "healthy"), methods=["GET", "HEAD"]),
         Route("/-/ready", _plain(served, "ready"), methods=["GET", "HEAD"]),
         *extra_routes,
     ]
     return Starlette(routes=routes)
+
+
+async def _front_page(request: Request) -> Response:
+    """Some clients ask for it to see whether a server is there."""
+    return PlainTextResponse("pagewatch store: the Prometheus HTTP API is below /api/v1/, own metrics at /metrics\n")
 
 
 def _plain(served: ServedData, word: str) -> Callable[[Request], Awaitable[Response]]:

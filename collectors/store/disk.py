@@ -73,6 +73,8 @@ class Disk:
             for path in (self._logs, self._segments):
                 path.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(folder / "lock")
+            for unfinished in (*self._logs.glob("*.part"), *self._segments.glob("*.part")):
+                unfinished.unlink()
         except OSError as error:
             raise StoreError(
                 f"cannot use {folder}: {error.strerror}", "choose a folder that can be written with --data"

@@ -37,6 +37,9 @@ _HELP_ESCAPE = re.compile(r"\\([\\n])")
 TEXT_TYPES = {"counter", "gauge", "histogram", "summary", "untyped"}
 OPENMETRICS_TYPES = {"counter", "gauge", "histogram", "gaugehistogram", "summary", "info", "stateset", "unknown"}
 EOF = b"# EOF"
+MAX_LABEL_BYTES = 16 * 1024
+MAX_HELP_CHARACTERS = 4096
+"""Longer HELP is cut: it is shown, never compared."""
 
 
 class LineError(ValueError):
@@ -158,7 +161,7 @@ def parse_meta(line: bytes) -> MetaLine | None:
         if text not in TEXT_TYPES:
             raise LineError(f"invalid metric type {text!r}")
         return MetaLine("TYPE", name, "unknown" if text == "untyped" else text)
-    return MetaLine("HELP", name, _HELP_ESCAPE.sub(_unescaped, text) if "\\" in text else text)
+    return MetaLine("HELP", name, _HELP_ESCAPE.sub(_unescaped, text[:MAX_HELP_CHARACTERS]))
 
 
 def parse_openmetrics_meta(line: bytes) -> MetaLine:
@@ -175,7 +178,7 @@ def parse_openmetrics_meta(line: bytes) -> MetaLine:
         if text and not name.endswith("_" + text):
             raise LineError(f"unit {text!r} is not a suffix of metric {name!r}")
         return MetaLine("UNIT", name, text)
-    return MetaLine("HELP", name, unescape(text))
+    return MetaLine("HELP", name, unescape(text[:MAX_HELP_CHARACTERS]))
 
 
 def unescape(text: str) -> str:
@@ -246,6 +249,8 @@ def _label_pair(line: bytes, at: int, labels: dict[str, str], *, spaces: bool) -
         raise LineError(f"expected a quoted value for label {name!r}")
     if name in labels:
         raise LabelsError(f"label name {name!r} is not unique")
+    if len(value.group(1)) > MAX_LABEL_BYTES:
+        raise LabelsError(f"the value of label {name!r} has {len(value.group(1))} bytes, more than {MAX_LABEL_BYTES}")
     labels[name] = unescape(_text(value.group(1), "label value"))
     return value.end()
 

@@ -31,8 +31,9 @@ class ScrapeLimits:
     """What one scrape may cost. The body limit holds for the bytes received and for the bytes after decompression."""
 
     timeout_seconds: float = 5.0
-    body_bytes: int = 32 * 1024 * 1024
-    samples: int = 100_000
+    body_bytes: int = 16 * 1024 * 1024
+    samples: int = 50_000
+    new_series_an_hour: int = 200_000
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,13 @@ REPORTED = (
 )
 MAX_AHEAD_MS = 600_000
 """Samples whose own timestamp lies further in the future are dropped (Prometheus: scrape.maxAheadTime, 10 minutes)."""
+MAX_BEHIND_MS = 3_600_000
+"""Samples whose own timestamp is older are dropped (Prometheus's head is out of bounds half a chunk range, 1 h, behind)."""
+HOUR_MS = 3_600_000
+
+
+class TooManyNewSeries(Exception):
+    """A target whose series keep changing; taking them all would fill the memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +48,10 @@ class Row:
 class TargetRows:
     """Turns the scrapes of one target into rows; remembers which series need a marker when they end."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, *, new_series_an_hour: int = 200_000) -> None:
+        self._new_series_an_hour = new_series_an_hour
+        self._allowance = float(new_series_an_hour)
+        self._allowed_at_ms: int | None = None
         self._target_labels: Labels = target.labels
         self._key = target.key
         self._reported = tuple(LabelSet({"__name__": name} | dict(target.labels)) for name in REPORTED)
@@ -52,7 +62,7 @@ class TargetRows:
         self._known: frozenset[LabelSet] = frozenset()
 
     def scraped(self, exposition: Exposition, time_ms: int, duration_seconds: float) -> list[Row]:
-        """The rows of a successful scrape; more than one when the target gave timestamps of its own."""
+        """The rows of a successful scrape; more than one when the target gave timestamps of its own. Raises TooManyNewSeries."""
         samples = exposition.layout.samples
         if exposition.layout is self._layout and exposition.times_ms is None and len(self._present) > 0:
             values = exposition.values if self._select is None else exposition.values[self._select]
@@ -90,11 +100,12 @@ class TargetRows:
             taken.add(series)
             if own_ms is None:
                 places.append(place)
-            elif own_ms <= time_ms + MAX_AHEAD_MS:
+            elif time_ms - MAX_BEHIND_MS <= own_ms <= time_ms + MAX_AHEAD_MS:
                 own_times.setdefault(own_ms, []).append(place)
         present = tuple(labelled[place] for place in places)
         gone = self._vanished(present)
         added = len((taken - self._known) - set(self._reported))
+        self._allow(added, time_ms)
         select = np.array(places, dtype=np.intp)
         values = np.concatenate((exposition.values[select], np.full(len(gone), STALE)))
         samples = exposition.layout.samples
@@ -109,6 +120,18 @@ class TargetRows:
             Row(f"{self._key} own timestamps", own_ms, tuple(labelled[p] for p in chosen), exposition.values[chosen])
             for own_ms, chosen in sorted(own_times.items())
         ]
+
+    def _allow(self, added: int, time_ms: int) -> None:
+        """Take new series from an allowance that fills up again over an hour."""
+        passed_ms = max(0, time_ms - self._allowed_at_ms) if self._allowed_at_ms is not None else 0
+        self._allowed_at_ms = time_ms
+        refill = passed_ms / HOUR_MS * self._new_series_an_hour
+        self._allowance = min(float(self._new_series_an_hour), self._allowance + refill)
+        if added > self._allowance:
+            raise TooManyNewSeries(
+                f"{added} new series on top of those before are more than {self._new_series_an_hour} an hour; does a label change with every scrape?"
+            )
+        self._allowance -= added
 
     def _vanished(self, present: tuple[LabelSet, ...]) -> tuple[LabelSet, ...]:
         here = set(present)

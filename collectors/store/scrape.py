@@ -19,7 +19,7 @@ from collectors.model import MetricMeta
 from collectors.store.exposition import ExpositionError
 from collectors.store.fetch import Fetcher, ScrapeFailed, ScrapeLimits
 from collectors.store.line_memory import Exposition, LineMemory
-from collectors.store.rows import Row, TargetRows
+from collectors.store.rows import Row, TargetRows, TooManyNewSeries
 from collectors.store.targets import Target, TargetList
 
 log = logging.getLogger(__name__)
@@ -196,7 +196,7 @@ class TargetScrape:
         self._fetcher = Fetcher(target.url, settings.limits)
         self._memory = LineMemory()
         self._metadata: Mapping[str, MetricMeta] = {}
-        self.rows = TargetRows(target)
+        self.rows = TargetRows(target, new_series_an_hour=settings.limits.new_series_an_hour)
         self.status = TargetStatus(target)
 
     @property
@@ -207,10 +207,14 @@ class TargetScrape:
     async def scrape(self, at_ms: int) -> list[Row]:
         """The rows of one scrape at `at_ms`. Whatever the target does, this is an answer and not an exception."""
         began = time.perf_counter()
-        problem, samples, kept, exposition = "", 0, 0, None
+        samples = kept = 0
         try:
             exposition = await self._exposition()
-        except ScrapeFailed as error:
+            rows = self.rows.scraped(exposition, at_ms, time.perf_counter() - began)
+            self._metadata = exposition.metadata
+            self._note("", at_ms, time.perf_counter() - began)
+            return rows
+        except (ScrapeFailed, TooManyNewSeries) as error:
             problem = str(error)
         except ExpositionError as error:
             problem, samples, kept = str(error), error.samples, error.samples_kept
@@ -219,10 +223,7 @@ class TargetScrape:
             log.exception("scraping %s failed in an unforeseen way", self.status.target.url)
         seconds = time.perf_counter() - began
         self._note(problem, at_ms, seconds)
-        if exposition is None:
-            return self.rows.failed(at_ms, seconds, samples, kept)
-        self._metadata = exposition.metadata
-        return self.rows.scraped(exposition, at_ms, seconds)
+        return self.rows.failed(at_ms, seconds, samples, kept)
 
     async def aclose(self) -> None:
         await self._fetcher.aclose()

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 DEFAULT_RETENTION_SECONDS = 6 * 3600.0
 UPKEEP_SECONDS = 15.0
+MAX_METADATA = 20_000
+"""Metric families whose TYPE and HELP are kept; a target that invents names cannot fill the memory with them."""
 BULK_ROWS = 64
 """Rows of one layout from which on reading back packs them at once."""
 
@@ -118,6 +120,8 @@ class Store:
     def _keep_metadata(self, metadata: Mapping[str, MetricMeta]) -> None:
         known = self.blocks.metadata()
         fresh = {name: meta for name, meta in metadata.items() if known.get(name) != meta}
+        if len(known) + len(fresh) > MAX_METADATA:
+            fresh = {name: meta for name, meta in fresh.items() if name in known}
         for name, meta in fresh.items():
             self.blocks.set_metadata(name, meta)
         if fresh and self.disk is not None:

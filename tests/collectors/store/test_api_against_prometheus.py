@@ -171,6 +171,7 @@ def test_prometheus_api_client_reads_the_store(both: tuple[str, str]) -> None:
     client = PrometheusConnect(url=both[0])
     theirs = PrometheusConnect(url=both[1])
     start, end = (datetime.fromtimestamp(at / 1000, UTC) for at in (BASE_MS, NOW_MS))
+    assert client.check_prometheus_connection()
     assert set(client.all_metrics()) >= {"waiting", "requests_total", "ttft_bucket"}
     assert client.custom_query("sum(waiting)", params={"time": END}) == theirs.custom_query(
         "sum(waiting)", params={"time": END}

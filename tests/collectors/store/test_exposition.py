@@ -306,3 +306,10 @@ def test_a_series_that_stands_twice_keeps_its_first_value() -> None:
     ours = LineMemory().parse(b'm{a="1",b="2"} 1\nm{b="2",a="1"} 2\nn 3\n', openmetrics=False)
     assert list(ours.values) == [1, 3]
     assert ours.layout.samples == 3
+
+
+def test_endless_labels_are_refused_and_endless_help_is_cut() -> None:
+    with pytest.raises(ExpositionError, match="the value of label 'x' has 20000 bytes"):
+        LineMemory().parse(b'm{x="%b"} 1\n' % (b"y" * 20_000), openmetrics=False)
+    read = LineMemory().parse(b"# HELP m %b\nm 1\n" % (b"y" * 20_000), openmetrics=False)
+    assert len(read.metadata["m"].help) == 4096

@@ -43,7 +43,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("log") / "one.log"
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(ROWS)
 def test_rows_come_back_bit_for_bit(path: Path, rows: list[Row]) -> None:
     path.write_bytes(b"".join(written(rows)))
@@ -52,7 +52,7 @@ def test_rows_come_back_bit_for_bit(path: Path, rows: list[Row]) -> None:
     assert reader.damage is None
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(ROWS, st.data())
 def test_a_log_cut_anywhere_gives_every_whole_row_before_the_cut(
     path: Path, rows: list[Row], data: st.DataObject
@@ -76,7 +76,7 @@ def test_a_log_cut_anywhere_gives_every_whole_row_before_the_cut(
         assert again.damage is None or reader.damage.at_byte == 0
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(ROWS.filter(bool), st.data())
 def test_a_changed_byte_never_gives_a_wrong_row(path: Path, rows: list[Row], data: st.DataObject) -> None:
     parts = written(rows)
@@ -113,7 +113,7 @@ def test_churn_of_whole_layouts_writes_each_series_once() -> None:
     assert sum(sizes) < 400_000
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(ROWS)
 def test_a_log_rewritten_in_groups_holds_the_same_rows(path: Path, rows: list[Row]) -> None:
     path.write_bytes(b"".join(written(rows)))

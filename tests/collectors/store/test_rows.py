@@ -6,7 +6,15 @@ import pytest
 
 from collectors.model import is_stale
 from collectors.store.line_memory import LineMemory
-from collectors.store.rows import MAX_AHEAD_MS, REPORTED, Row, TargetRows, labelled_series
+from collectors.store.rows import (
+    MAX_AHEAD_MS,
+    MAX_BEHIND_MS,
+    REPORTED,
+    Row,
+    TargetRows,
+    TooManyNewSeries,
+    labelled_series,
+)
 from collectors.store.targets import target_of
 
 TARGET = target_of("replica:8000", {"zone": "a"}, "vllm")
@@ -159,6 +167,27 @@ def test_samples_with_their_own_timestamps_stand_at_them_and_get_no_markers() ->
     assert len({row.target for row in rows}) == 2
     (after,) = scraped.good("a 1\n")
     assert "old" not in values(after)
+
+
+def test_a_target_whose_series_keep_changing_is_refused_until_it_calms_down() -> None:
+    rows, memory = TargetRows(TARGET, new_series_an_hour=1000), LineMemory()
+
+    def scrape(number: int, at_ms: int) -> list[Row]:
+        body = b"".join(b'm{id="%d-%d"} 1\n' % (number, place) for place in range(300))
+        return rows.scraped(memory.parse(body, openmetrics=False), at_ms, 0.1)
+
+    for number in range(3):
+        scrape(number, number * 5000)
+    with pytest.raises(TooManyNewSeries, match="300 new series .* does a label change with every scrape"):
+        scrape(3, 15_000)
+    assert sum(value is None for value in values(rows.failed(15_000, 0.1)[0]).values()) == 300
+    assert len(scrape(4, 15_000 + 3_600_000)[0].series) == 305
+
+
+def test_samples_far_in_the_past_are_dropped() -> None:
+    now_ms = 1_796_000_005_000
+    rows = Scraped().good(f"a 1\nb 2 {now_ms - MAX_BEHIND_MS - 1}\nc 3 {now_ms - MAX_BEHIND_MS}\nd 4 0\n")
+    assert [values(row) for row in rows[1:]] == [{"c": 3}]
 
 
 def test_samples_far_in_the_future_are_dropped() -> None:
