@@ -103,7 +103,7 @@ class Capsule:
                 )
 
     def samples(self, wanted: Collection[str] | None = None) -> Iterable[Samples]:
-        """The series of the wanted metrics (None: all) in file order, read anew each time, one at a time."""
+        """The series of the wanted metrics (None: all) in the order of the file, read anew each time, one at a time."""
         if self._reader is None:
             return iter(())
         return self._reader.read(wanted)

@@ -36,7 +36,7 @@ def write_capsule(
 ) -> Manifest:
     """Write an incident file atomically; the manifest as written (with its body, and the window when it had none).
 
-    Same samples and manifest, same bytes. `presorted` streams series that already come in file order; `finish` may add to the manifest what was
+    Same samples and manifest, same bytes. `presorted` streams series that already come in the order of `sort_key`; `finish` may add to the manifest what was
     only known once all of them had passed. Raises SourceBroken for a series
     that comes twice, OSError when the disk does not take it; a failed write leaves nothing behind.
     """

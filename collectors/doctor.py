@@ -73,6 +73,15 @@ def _source(spec: str, settings: Settings) -> list[Finding]:
         return [Finding("error", subject, error.cause, error.next_step)]
     info = source.info()
     found = [Finding("ok", info.name, _answers_as(source, info))]
+    if info.backend == "victoria-metrics":
+        found.append(
+            Finding(
+                "note",
+                info.name,
+                "VictoriaMetrics repeats the value of 30 s ago at the right end of charts, and takes rates in its own way",
+                "start it with -search.latencyOffset=5s",
+            )
+        )
     try:
         return found + _fleet(source, settings)
     except SourceError as error:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MAX_STEPS = 10_000
 """Prometheus refuses more than 11,000 points a series; longer windows are asked in parts."""
+RECENT_MS = 120_000
 INFO_SECONDS = 3.0
 FAILED_INFO_KEPT_SECONDS = 15.0
 _UNUSED = datetime(2000, 1, 1, tzinfo=UTC)
@@ -126,7 +127,7 @@ class RemoteSource:
 
     def check(self) -> None:
         """Ask `1`, which every Prometheus API answers. Raises SourceError."""
-        vector = self.instant("1", self.now_ms())
+        vector = self.instant("1", self.now_ms() - 10 * RECENT_MS)
         if len(vector) != 1 or vector.values[0] != 1.0:
             raise SourceBroken(f"{self._shown} does not answer 1 when asked 1", "Is it a Prometheus query API?")
 
@@ -217,8 +218,13 @@ class RemoteSource:
         ]
 
     def _query(self, promql: str, at_ms: int) -> Answer:
-        answer = self._client.custom_query(promql, {**self._common(), "time": _seconds(at_ms)})
+        recent = {"nocache": "1", "latency_offset": "1ms"} if self._hides_the_latest(at_ms) else {}
+        answer = self._client.custom_query(promql, {**self._common(), **recent, "time": _seconds(at_ms)})
         return _checked(answer, "", self._shown)
+
+    def _hides_the_latest(self, at_ms: int) -> bool:
+        """VictoriaMetrics answers instant queries as of 30 s ago (-search.latencyOffset) unless its cache is left aside."""
+        return abs(self.now_ms() - at_ms) < RECENT_MS and self.info().backend == "victoria-metrics"
 
     def _common(self) -> dict[str, Any]:
         return {"timeout": f"{self._timeout_seconds:g}s", **self._params}

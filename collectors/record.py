@@ -142,7 +142,7 @@ def _joined(series: Iterable[Samples]) -> list[Samples]:
 
 
 def _series(plan: Plan, folder: PartialFolder, only: str | None = None) -> Iterator[Samples]:
-    """All series in file order, one group in memory at a time."""
+    """All series sorted by `sort_key`, one group in memory at a time."""
     by_group: dict[int, list[tuple[int, int, int]]] = {}
     for piece in plan.pieces():
         by_group.setdefault(piece[0], []).append(piece)

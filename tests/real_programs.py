@@ -85,15 +85,15 @@ def prometheus(folder: Path, *extra: str, config: str = "scrape_configs: []\n") 
 
 
 @contextmanager
-def victoria_metrics(folder: Path, *extra: str) -> Iterator[str]:
-    """The address of a VictoriaMetrics whose data lie in `folder`."""
+def victoria_metrics(folder: Path, *extra: str, latency_offset: str = "1ms") -> Iterator[str]:
+    """The address of a VictoriaMetrics whose data lie in `folder`; by default it would hide the last 30 s."""
     port = free_port()
     command = [
         program("victoria-metrics"),
         f"-storageDataPath={folder}",
         f"-httpListenAddr=127.0.0.1:{port}",
         "-retentionPeriod=100y",
-        "-search.latencyOffset=1ms",
+        f"-search.latencyOffset={latency_offset}",
         "-loggerLevel=WARN",
         *extra,
     ]

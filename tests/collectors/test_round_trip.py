@@ -182,7 +182,7 @@ def shifted(path: Path, out: Path, until_ms: int) -> Manifest:
     by_ms = manifest.window.end_ms - until_ms
     window = manifest.window.model_copy(update={"start_ms": manifest.window.start_ms - by_ms, "end_ms": until_ms})
     moved = (Samples(each.labels, each.times_ms - by_ms, each.values) for each in reader.read())
-    return write_capsule(out, manifest.model_copy(update={"window": window}), moved, presorted=True)
+    return write_capsule(out, manifest.model_copy(update={"window": window}), moved)
 
 
 @pytest.mark.parametrize("path", RECORDINGS[1:2], ids=lambda path: path.name)
@@ -245,3 +245,14 @@ def test_edges_of_pieces_that_fall_on_samples_are_exact_on_a_closed_server(
     backfill(tmp_path / "a.om", tmp_path / "data")
     with prometheus(tmp_path / "data") as url:
         every_edge_on_a_sample(url, series, tmp_path)
+
+
+def test_victoria_metrics_shows_the_latest_sample_at_once(tmp_path: Path) -> None:
+    with victoria_metrics(tmp_path / "data", latency_offset="30s") as url:
+        source = remote(url)
+        now_ms = source.now_ms()
+        times = [now_ms - 60_000 + 5_000 * number for number in range(13)]
+        line = f'{{"metric":{{"__name__":"up"}},"values":{list(range(13))},"timestamps":{times}}}\n'
+        import_lines(url, line.encode())
+        assert source.instant("up", now_ms).values.tolist() == [12.0]
+        assert source.samples("up", now_ms - 30_000, now_ms)[0].times_ms.tolist() == times[7:]
