@@ -21,7 +21,7 @@ LOOKBACK_MS = 900_000
 """How far back a job is remembered whose replicas are all down."""
 LONGEST_LOOKBACK_MS = 3_600_000
 SPANS_SECONDS = (60, 120, 300)
-"""Over these the scrapes of an engine gauge are counted, to tell the interval; `up` stands in when every engine is down."""
+"""Over these the samples of `up` are counted, to tell the interval; an engine gauge stands in where there is no `up`."""
 
 
 @dataclass(frozen=True)
@@ -53,20 +53,24 @@ def questions(dialect: Dialect, at_ms: int, lookback_ms: int = LOOKBACK_MS) -> t
     running = quote_label_value(f"(?:{prefixes}){re.escape(telling_samples(dialect)[0])}")
     lookback = duration_text(min(max(lookback_ms, 300_000), LONGEST_LOOKBACK_MS))
     jobs = f"count by (job) (count_over_time({{__name__=~{running}}}[{lookback}]))"
-    told = [
-        f'label_replace(up and on (job) {jobs}, "{SIGNAL}", "up", "", "")',
-        f'label_replace(process_start_time_seconds and on (job) {jobs}, "{SIGNAL}", "start", "", "")',
-        f'label_replace(timestamp({{__name__=~{running}}}), "{SIGNAL}", "sampled", "", "")',
-        f"label_replace(count_over_time(up[{duration_text(SPANS_SECONDS[-1] * 1000)}]) and on (job) {jobs}, "
-        f'"{SIGNAL}", "up_in_{SPANS_SECONDS[-1]}", "", "")',
+    of_jobs = [
+        f'label_replace(up, "{SIGNAL}", "up", "", "")',
+        f'label_replace(process_start_time_seconds, "{SIGNAL}", "start", "", "")',
         *(
-            f'label_replace(count_over_time({{__name__=~{running}}}[{duration_text(span * 1000)}]), "{SIGNAL}", "in_{span}", "", "")'
+            f'label_replace(count_over_time(up[{duration_text(span * 1000)}]), "{SIGNAL}", "in_{span}", "", "")'
             for span in SPANS_SECONDS
         ),
     ]
+    longest = SPANS_SECONDS[-1]
+    of_engines = [
+        f'label_replace(timestamp({{__name__=~{running}}}), "{SIGNAL}", "sampled", "", "")',
+        f"label_replace(count_over_time({{__name__=~{running}}}[{duration_text(longest * 1000)}]), "
+        f'"{SIGNAL}", "engine_in_{longest}", "", "")',
+    ]
+    told = " or ".join([f"(({' or '.join(of_jobs)}) and on (job) {jobs})", *of_engines])
     return (
         Question("engines", f"{{__name__=~{quote_label_value(engine)}}}", at_ms=at_ms),
-        Question("targets", " or ".join(told), at_ms=at_ms),
+        Question("targets", told, at_ms=at_ms),
     )
 
 
@@ -90,14 +94,14 @@ def read(engines: Vector, targets: Vector, settings: Settings, dialect: Dialect)
     counts: dict[str, list[float]] = defaultdict(list)
     for labels, value in zip(targets.labels, targets.values.tolist(), strict=True):
         what = labels.get(SIGNAL, "")
-        if what.startswith(("in_", "up_in_")):
+        if what.startswith(("in_", "engine_in_")):
             counts[what].append(value)
             continue
         target = frozenset((name, text) for name, text in labels.items() if name not in own)
         facts[target][what] = max(value, facts[target].get(what, value))
     seen = {span: counts[f"in_{span}"] for span in SPANS_SECONDS}
     longest = SPANS_SECONDS[-1]
-    interval = scrape_interval_seconds(seen if seen[longest] else {longest: counts[f"up_in_{longest}"]})
+    interval = scrape_interval_seconds(seen if seen[longest] else {longest: counts[f"engine_in_{longest}"]})
     found = [
         Target(dict(labels), told.get("up"), told.get("start"), told.get("sampled")) for labels, told in facts.items()
     ]

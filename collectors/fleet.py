@@ -9,7 +9,7 @@ import numpy as np
 from collectors.asking import Answers, Question
 from collectors.discovery import Discovery, discover
 from collectors.figures import Figure, FigureStatus, Finding, Line, Panel
-from collectors.fleet_gauges import GAUGES, RankGauges, instant_rates, rank_gauges, without_stale_tails
+from collectors.fleet_gauges import GAUGES, RankGauges, instant_rates, just_missed, rank_gauges, without_stale_tails
 from collectors.fleet_picture import FleetPicture
 from collectors.fleet_rows import Table, replica_rows
 from collectors.fleet_totals import FleetSeries, fleet_totals
@@ -141,6 +141,7 @@ def _picture(
             promql=promql,
             tainted=tainted,
             keeps_up=any(target.up is not None for target in discovery.targets),
+            just_missed=just_missed(gauges, tree, times_seconds, discovery.scrape_interval_seconds),
         )
     )
     ages = [row.age_seconds for row in rows if row.age_seconds is not None and row.scraped in ("up", "unknown")]

@@ -107,6 +107,24 @@ def without_stale_tails(
     return RankGauges(gauges.owners, values, gauges.rows_of, gauges.seen)
 
 
+def just_missed(
+    gauges: RankGauges, tree: FleetTree, times_seconds: Floats, interval_seconds: float | None
+) -> frozenset[Key]:
+    """Replicas whose last scrape failed, but not the ones just before: a missed scrape or two is no outage."""
+    if interval_seconds is None or len(times_seconds) < 2:
+        return frozenset()
+    patience = STALE_INTERVALS * interval_seconds + float(times_seconds[1] - times_seconds[0])
+    recent = times_seconds >= times_seconds[-1] - patience
+    running = gauges.values["requests_running"]
+    return frozenset(
+        replica.key
+        for replica in tree.replicas
+        if replica.up is False
+        and (rows := gauges.rows_of.get(replica.key))
+        and not bool(np.isnan(running[np.asarray(rows)][:, recent]).all())
+    )
+
+
 @dataclass(frozen=True)
 class InstantRates:
     """Rates per rank at the picture's instant, by part name, and their sums per replica."""

@@ -53,9 +53,13 @@ class Table:
     tainted: Mapping[str, tuple[str, ...]]
     keeps_up: bool
     """Whether the source has `up` for anything here."""
+    just_missed: frozenset[Key]
+    """Replicas whose last scrape failed while the one or two before worked: their numbers only age."""
 
     def absent(self, replica: Replica, signal: str, seen: bool) -> tuple[FigureStatus, str]:
         """Why a replica has no value for a signal."""
+        if replica.key in self.just_missed:
+            return "no_data", ""
         if replica.up is False:
             return "not_scraped", SETTLED
         if replica.engine is None:
@@ -112,6 +116,12 @@ def _seats_of_rank(gauges: RankGauges, row: int) -> int | None:
     return seats_ceiling(*(gauges.values[s][row] for s in ("requests_running", "requests_waiting", "kv_cache_usage")))
 
 
+def _engine_text(table: Table, replica: Replica) -> str:
+    if replica.engine is None and replica.key in table.just_missed and len(table.tree.engines) == 1:
+        return table.tree.engines[0].text
+    return replica.engine.text if replica.engine else ""
+
+
 def _scraped(replica: Replica, keeps_up: bool) -> Scraped:
     if replica.up is not None:
         return "up" if replica.up else "down"
@@ -135,7 +145,12 @@ def _row(
 
     def gauge(signal: str, unit: str, line: Floats) -> Figure:
         return table.figure(
-            "gauges", float(line[-1]), unit, "measured", table.absent(replica, signal, signal in gauges.seen), age
+            "gauges",
+            _latest(table, key, line),
+            unit,
+            "measured",
+            table.absent(replica, signal, signal in gauges.seen),
+            age,
         )
 
     def rate(part: str, signal: str, unit: str, factor: float = 1.0) -> Figure:
@@ -154,8 +169,8 @@ def _row(
         labels=replica.labels,
         scope=replica.scope,
         models=replica.models or tuple(dict.fromkeys(gauges.owners[i][1].model for i in rows)),
-        engine_text=replica.engine.text if replica.engine else "",
-        scraped=_scraped(replica, table.keeps_up),
+        engine_text=_engine_text(table, replica),
+        scraped="up" if key in table.just_missed else _scraped(replica, table.keeps_up),
         age_seconds=age,
         started_ms=replica.started_ms,
         wait=_wait(table, waiting, first, age, window),
@@ -174,9 +189,17 @@ def _row(
         capacity_tokens=_capacity(table, replica, "generation_tokens", "generation_tokens", "tokens/s", age),
         kv_forecast=kv_forecast(*_recent(table, kv_line)),
         arrivals=_arrivals(table, first, moved, age, rates.of("preemptions", key)),
-        drain=_drain(waiting, moved),
+        drain=_drain(waiting, moved, first),
         ranks=_rank_rows(table, replica, age) if len(replica.ranks) > 1 or len(rows) > 1 else (),
     )
+
+
+def _latest(table: Table, key: Key, line: Floats) -> float:
+    """The last value of a line; after a missed scrape the one before."""
+    if key not in table.just_missed:
+        return float(line[-1])
+    known = line[~np.isnan(line)]
+    return float(known[-1]) if len(known) else float("nan")
 
 
 def _recent(table: Table, line: Floats) -> tuple[Floats, Floats]:
@@ -261,10 +284,10 @@ def _arrivals(table: Table, first: Figure, moved: float, age: float | None, pree
     return told
 
 
-def _drain(waiting: Figure, moved: float) -> Drain:
+def _drain(waiting: Figure, moved: float, first: Figure) -> Drain:
     if waiting.value is None:
         return Drain("unknown", None, None, f"unknown: {waiting.note or 'no data'}")
-    return drain(waiting.value, moved)
+    return drain(waiting.value, moved, float("nan") if first.value is None else first.value)
 
 
 def _rank_rows(table: Table, replica: Replica, age: float | None) -> tuple[RankRow, ...]:
@@ -316,6 +339,6 @@ def _first_token_p99(table: Table) -> dict[Key, QuantileFigure]:
     for column, key in enumerate(keys):
         interval = series.at(0.99, column)
         replica = table.tree.replica(key)
-        if interval is not None and replica is not None and replica.up is not False:
+        if interval is not None and replica is not None and (replica.up is not False or key in table.just_missed):
             found[key] = QuantileFigure("value", interval, "seconds", query, None, "", tainted)
     return found

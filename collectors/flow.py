@@ -14,7 +14,6 @@ FEWEST_FIRST_TOKENS = 5
 NEGLIGIBLE_PER_SECOND = 1e-3
 """A queue that changes by less than four requests an hour stands still."""
 FULL_RATIO = 0.99
-LONGEST_FORECAST_SECONDS = 3600.0
 SURE_SLOPE_ERRORS = 3.0
 """A slope counts when it is this many of its standard errors away from zero."""
 FEWEST_FORECAST_POINTS = 4
@@ -63,7 +62,7 @@ def arrivals_per_second(first_tokens: Floats, change: Floats) -> Floats:
     return np.maximum(first_tokens + total, 0.0)
 
 
-def drain(waiting: float, excess_per_second: float) -> Drain:
+def drain(waiting: float, excess_per_second: float, first_tokens_per_second: float = math.nan) -> Drain:
     """When `waiting` requests are gone if the queue goes on changing by `excess_per_second`."""
     if math.isnan(waiting):
         return Drain("unknown", None, None, "unknown: the queue is not scraped")
@@ -75,7 +74,8 @@ def drain(waiting: float, excess_per_second: float) -> Drain:
         seconds = waiting / -excess_per_second
         return Drain("clears", seconds, excess_per_second, f"clears in {duration_words(seconds)}")
     if excess_per_second <= NEGLIGIBLE_PER_SECOND:
-        return Drain("never", None, excess_per_second, "never at this rate: arrivals equal completions")
+        why = "no request gets its first token" if first_tokens_per_second == 0 else "arrivals equal completions"
+        return Drain("never", None, excess_per_second, f"never at this rate: {why}")
     return Drain("never", None, excess_per_second, f"never: arrivals exceed completions by {excess_per_second:.2g}/s")
 
 
@@ -96,11 +96,19 @@ def kv_forecast(times_seconds: Floats, usage: Floats) -> Forecast:
     spread = float(np.dot(t, t))
     slope = float(np.dot(t, y - y.mean())) / spread
     residual = y - y.mean() - slope * t
-    error = math.sqrt(float(np.dot(residual, residual)) / (len(y) - 2) / spread)
+    error = math.sqrt(float(np.dot(residual, residual)) / (len(y) - 2) / spread) * _memory(residual)
     seconds = (1.0 - float(y[-1])) / slope if slope > 0 else math.inf
-    if slope <= SURE_SLOPE_ERRORS * error or seconds > LONGEST_FORECAST_SECONDS:
+    if slope <= SURE_SLOPE_ERRORS * error or seconds > t[-1] - t[0]:  # no line is drawn further than it is long
         return Forecast("steady", None, slope, "steady")
     return Forecast("fills", seconds, slope, f"full in {duration_words(seconds)} at this slope")
+
+
+def _memory(residual: Floats) -> float:
+    """By how much a standard error grows because neighbours resemble each other (first-order autocorrelation)."""
+    power = float(np.dot(residual, residual))
+    alike = float(np.dot(residual[1:], residual[:-1])) / power if power > 0 else 0.0
+    alike = min(max(alike, 0.0), 0.95)
+    return math.sqrt((1 + alike) / (1 - alike))
 
 
 def seats_ceiling(running: Floats, waiting: Floats, usage: Floats) -> int | None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collectors.fleet import fleet_picture
-from collectors.model import Window
+from collectors.model import STALE, Window
 from collectors.refresh import PictureCache
 from collectors.settings import Engine, Settings
 from collectors.source import QueryRejected, SourceUnreachable
@@ -114,6 +114,27 @@ def test_the_four_states_never_look_alike():
     assert seen.replicas[0].key == "down:8000"
     assert (seen.replicas_up, seen.replicas_seen) == (2, 3)
     assert seen.totals.running.value == 16  # the dead one's last sample is not the present
+
+
+def test_a_missed_scrape_only_ages_the_numbers():
+    missed = pretend(PretendReplica("a:8000", waiting=120, kv=0.5))
+    last = END_MS
+    samples = []
+    for one in missed:
+        if one.labels["__name__"] == "up":
+            samples.append(type(one)(one.labels, one.times_ms, np.where(one.times_ms == last, 0.0, one.values)))
+        else:  # the series end with a staleness marker, as Prometheus writes it
+            samples.append(type(one)(one.labels, one.times_ms, np.where(one.times_ms == last, STALE, one.values)))
+    seen = picture(source=embedded([*samples, *pretend(PretendReplica("b:8000"))], END_MS))
+    row = seen.replica("a:8000")
+    assert row.scraped == "up"
+    assert row.waiting.value == 120
+    assert row.wait.value == pytest.approx(40)
+    assert row.kv_cache_usage.value == 0.5
+    assert row.engine_text == "vLLM 0.11"
+    assert row.age_seconds >= 5
+    assert seen.replicas_up == 2
+    assert row.time_to_first_token_p99.known
 
 
 def test_nothing_scraped_is_not_zero():
@@ -242,7 +263,11 @@ def test_the_number_of_queries_does_not_grow_with_replicas():
 
 def test_a_partial_response_taints_what_rests_on_it_and_nothing_else():
     def warn(promql):
-        return ("receive series from Addr: store-3: timeout",) if promql.startswith("{__name__=~\"vllm:num_requests_waiting|") else ()
+        return (
+            ("receive series from Addr: store-3: timeout",)
+            if promql.startswith('{__name__=~"vllm:num_requests_waiting|')
+            else ()
+        )
 
     source = Listened(embedded(pretend(PretendReplica("a:8000", waiting=120)), END_MS), warn=warn)
     seen = picture(source=source)

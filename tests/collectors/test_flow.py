@@ -55,6 +55,7 @@ def test_drain_says_when_or_why_never():
     assert drain(220, -1.0).text == "clears in 3 m 40 s"
     assert drain(220, 0.8).text == "never: arrivals exceed completions by 0.8/s"
     assert drain(220, 0.0).kind == "never"
+    assert drain(3, 0.0, 0.0).text == "never at this rate: no request gets its first token"
     assert drain(0, 5.0).kind == "empty"
     assert drain(3, NAN).kind == "unknown"
     assert drain(NAN, 1.0).kind == "unknown"
@@ -62,10 +63,13 @@ def test_drain_says_when_or_why_never():
 
 def test_a_cache_that_fills_is_forecast_and_a_noisy_one_is_not():
     t = np.arange(0, 300, 15.0)
-    rising = kv_forecast(t, 0.5 + 0.0005 * t)
+    rising = kv_forecast(t, 0.5 + 0.001 * t)
     assert rising.kind == "fills"
-    assert rising.seconds == pytest.approx((1 - (0.5 + 0.0005 * t[-1])) / 0.0005)
-    assert rising.text == "full in 11 m 55 s at this slope"
+    assert rising.seconds == pytest.approx((1 - (0.5 + 0.001 * t[-1])) / 0.001)
+    assert rising.text == "full in 3 m 35 s at this slope"
+    assert kv_forecast(t, 0.1 + 0.001 * t).kind == "steady"  # further off than the line is long
+    wave = 0.5 + 0.1 * np.sin(t / 100) + 0.0002 * t
+    assert kv_forecast(t, wave).kind == "steady"  # neighbours resemble each other: fewer witnesses than points
     noise = np.random.default_rng(3).normal(0, 0.05, len(t))
     assert kv_forecast(t, 0.5 + noise).kind == "steady"
     assert kv_forecast(t, 0.9 - 0.0005 * t).kind == "steady"
