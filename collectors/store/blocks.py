@@ -311,7 +311,7 @@ class Blocks:
         return Plan(tuple(labels), parts, frozenset(scattered))
 
     def samples(self, matchers: Sequence[Matcher], start_ms: int, end_ms: int) -> list[Samples]:
-        """Raw samples with start_ms < t <= end_ms of the series that satisfy the matchers; staleness markers included."""
+        """Raw samples with start_ms < t <= end_ms of the series that satisfy the matchers, sorted by labels, with markers."""
         plan = self.plan(tuple(matchers))
         found: dict[int, list[tuple[Int64s, Floats]]] = {}
         for part in plan.parts:
@@ -323,7 +323,8 @@ class Blocks:
                 there = bits_of(values) != np.uint64(NO_SAMPLE_BITS) if piece.dirty[row] else slice(None)
                 if len(values[there]):
                     found.setdefault(int(position), []).append((piece.times_ms[there], values[there]))
-        return [Samples(plan.labels[i].as_dict(), *joined(found[i])) for i in sorted(found)]
+        ordered = sorted(found, key=lambda i: plan.labels[i].pairs)
+        return [Samples(plan.labels[i].as_dict(), *joined(found[i])) for i in ordered]
 
     def series(self, matchers: Sequence[Matcher], start_ms: int, end_ms: int) -> list[LabelSet]:
         """Label sets that satisfy the matchers and have a sample with start_ms <= t <= end_ms, sorted."""
@@ -335,7 +336,7 @@ class Blocks:
                 continue
             held = (bits_of(piece.values) != np.uint64(NO_SAMPLE_BITS)).any(axis=1)
             found.update(int(p) for p in part.positions[held])
-        return [plan.labels[i] for i in sorted(found)]
+        return sorted(plan.labels[i] for i in found)
 
     def metadata(self) -> Mapping[str, MetricMeta]:
         """TYPE and HELP by family name."""

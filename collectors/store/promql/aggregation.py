@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -120,7 +121,7 @@ def whole_param(param: Floats, name: str) -> np.ndarray:
 def top(source: Grid, k: np.ndarray, *, largest: bool, without: bool, names: tuple[str, ...]) -> Grid:
     """topk or bottomk: the k extreme series of each group at each step; NaN is the last to be chosen.
 
-    At one step the answer is ordered, best first.
+    At one step the answer is ordered, best first. Of equal values the first ones stay, unless a better one came later.
     """
     groups = group(source.labels, without=without, names=names)
     mask = source.mask()
@@ -129,17 +130,70 @@ def top(source: Grid, k: np.ndarray, *, largest: bool, without: bool, names: tup
     for g in range(len(groups.labels)):
         rows = groups.members(g)
         values, there = source.values[rows], mask[rows]
-        key = -values if largest else values
+        key = np.where(np.isnan(values), np.inf, -values if largest else values)
         # lexsort: last key first. Present before absent, numbers before NaN, then by size, then as they came.
-        order = np.lexsort((np.where(np.isnan(key), 0.0, key), np.isnan(values), ~there), axis=0)
+        order = np.lexsort((key, np.isnan(values), ~there), axis=0)
         rank = np.empty_like(order)
         np.put_along_axis(rank, order, np.arange(len(rows))[:, None], axis=0)
-        chosen[rows] = there & (rank < k[None, :])
+        picked = there & (rank < k[None, :])
+        for step in _undecided(key, order, there, k):
+            held = np.flatnonzero(there[:, step])
+            picked[:, step] = False
+            picked[
+                held[
+                    heap_choice(
+                        list(zip(np.isnan(values[held, step]).tolist(), key[held, step].tolist(), strict=True)),
+                        int(k[step]),
+                    )
+                ],
+                step,
+            ] = True
+        chosen[rows] = picked
         if source.steps == 1:
-            ranked.extend(int(rows[i]) for i in order[:, 0] if chosen[rows[i], 0])
+            ranked.extend(int(rows[i]) for i in order[:, 0] if picked[i, 0])
     if source.steps == 1:
         return Grid(tuple(source.labels[i] for i in ranked), source.values[ranked], None, ordered=True)
     return grid(source.labels, source.values, chosen)
+
+
+def _undecided(key: Floats, order: np.ndarray, there: Mask, k: np.ndarray) -> list[int]:
+    """Steps where the k-th and the next series are equal, so that size does not decide between them."""
+    last, after = np.maximum(k - 1, 0), k
+    full = (k > 0) & (k < there.sum(axis=0))
+    steps = np.flatnonzero(full)
+
+    def pick(at: np.ndarray) -> Floats:
+        return np.asarray(key[order[at[steps], steps], steps])
+
+    return [int(s) for s in steps[pick(last) == pick(after)]]
+
+
+def heap_choice(keys: Sequence[Any], k: int) -> list[int]:
+    """Which of equal keys Prometheus keeps: the k smallest in a heap whose root is the worst and gives way to a better one."""
+    heap: list[int] = []
+
+    def worse(a: int, b: int) -> bool:
+        return keys[heap[a]] > keys[heap[b]]
+
+    for new, key in enumerate(keys):
+        if len(heap) < k:
+            heap.append(new)
+            child = len(heap) - 1
+            while child and worse(child, (child - 1) // 2):
+                parent = (child - 1) // 2
+                heap[child], heap[parent] = heap[parent], heap[child]
+                child = parent
+        elif keys[heap[0]] > key:
+            heap[0] = new
+            parent = 0
+            while (child := 2 * parent + 1) < len(heap):
+                if child + 1 < len(heap) and worse(child + 1, child):
+                    child += 1
+                if not worse(child, parent):
+                    break
+                heap[child], heap[parent] = heap[parent], heap[child]
+                parent = child
+    return heap
 
 
 def count_values(source: Grid, label: str, *, without: bool, names: tuple[str, ...]) -> Grid:
