@@ -34,7 +34,8 @@ class _Table(BaseModel):
 
 ReadingName = Literal[
     "arrivals", "batch_share_of_gap", "ceiling", "gap_seconds", "gap_before_seconds", "head_tokens", "kv_median",
-    "kv_max", "lookups_per_prompt_token", "pinned", "prompt_share", "requests_in_prefill", "wait_seconds",
+    "kv_max", "lookups_per_prompt_token", "pinned", "prompt_share", "requests_in_prefill", "steps_per_prefill",
+    "tokens_per_step", "wait_seconds",
 ]  # fmt: skip
 """Quantities of `runbooks.reading.Reading` that a step may show: the very figures the diagnosis reasons with."""
 
