@@ -439,3 +439,34 @@ def test_a_question_that_needs_too_much_memory_is_refused(tmp_path: Path, monkey
     source = CapsuleSource(read_capsule(tmp_path / "a.capsule"))
     with pytest.raises(QueryRejected, match="Ask for fewer metrics"):
         source.instant("up", source.now_ms())
+
+
+@settings(deadline=None, max_examples=250)
+@given(st.data())
+def test_any_value_anywhere_in_a_manifest(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    written(folder / "good.capsule", fleet(1, 5))
+    with zipfile.ZipFile(folder / "good.capsule") as archive:
+        manifest, body = json.loads(archive.read("manifest.json")), archive.read("series.jsonl.gz")
+    place: Any = manifest
+    while True:
+        key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+        if not place[key] or not isinstance(place[key], dict | list) or data.draw(st.booleans()):
+            break
+        place = place[key]
+    place[key] = data.draw(
+        st.sampled_from(
+            [None, True, -1, 0, 1, 2**63, 2**70, 1.5, "", "x", "\x00", [], [1], {}, {"a": 1}, [[]], "0" * 64]
+        )
+    )
+    with zipfile.ZipFile(folder / "bad.capsule", "w") as archive:
+        archive.writestr("series.jsonl.gz", body)
+        archive.writestr("manifest.json", json.dumps(manifest))
+    reason = ""
+    try:
+        capsule = read_capsule(folder / "bad.capsule")
+        capsule.load(None)
+        CapsuleSource(capsule).info()
+    except SourceBroken as error:
+        reason = str(error)
+    assert "\n" not in reason
