@@ -132,6 +132,14 @@ def selectors_of(promql: str) -> tuple[Selector, ...]:
     return tuple(found)
 
 
+def promql_shape(promql: str) -> Literal["selector", "other"]:
+    """Whether a query is a bare vector selector. Raises QueryRejected with the parser's words."""
+    selectors_of(promql)
+    return (
+        "selector" if isinstance(promql_parser.parse(plain_strings(promql)), promql_parser.VectorSelector) else "other"
+    )
+
+
 _OPS = {"Equal": "=", "NotEqual": "!=", "Re": "=~", "NotRe": "!~"}
 
 

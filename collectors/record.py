@@ -13,7 +13,8 @@ from collectors.capsule_file import write_capsule
 from collectors.convert import WRITER, Summary
 from collectors.manifest import Manifest, Origin, Redaction
 from collectors.model import Samples
-from collectors.record_plan import SHORTEST_CHUNK_MS, PartialFolder, Plan, make_plan
+from collectors.promql_text import selectors_of
+from collectors.record_plan import SHORTEST_CHUNK_MS, PartialFolder, Plan, make_plan, selector_of
 from collectors.redaction import Redactor
 from collectors.series_lines import sort_key
 from collectors.source import QueryRejected, Source, SourceBroken, SourceError, SourceUnreachable
@@ -69,7 +70,13 @@ def record(
         marks = tuple(sorted((*fields["marks"], *manifest.marks), key=lambda mark: (mark.at_ms, mark.instance)))
         redactions = tuple(Redaction(label=label, values=count) for label, count in redactor.counts().items())
         return manifest.model_copy(
-            update={**fields, "marks": marks, "window": manifest.window, "redactions": redactions}
+            update={
+                **fields,
+                "marks": marks,
+                "window": manifest.window,
+                "redactions": redactions,
+                "staleness": ("reconstructed" if scrapes else "absent") if restore else "kept",
+            }
         )
 
     if progress is not None:
@@ -104,23 +111,30 @@ def _fetch(source: Source, plan: Plan, folder: PartialFolder, redactor: Redactor
             progress(done / len(pieces), plan.groups[piece[0]].names[0])
         if folder.has(piece):
             continue
-        group = plan.groups[piece[0]]
         series: list[Samples] = []
         for match in plan.matches:
-            series += _asked(source, group.selector(match), piece[1], piece[2])
+            (wanted,) = selectors_of(match)
+            names = tuple(name for name in plan.groups[piece[0]].names if wanted.may_select(name))
+            if names:
+                series += _asked(source, names, match, piece[1], piece[2])
         folder.keep(piece, map(redactor.series, _joined(series)))
 
 
-def _asked(source: Source, selector: str, begin_ms: int, end_ms: int) -> list[Samples]:
-    """Samples with begin < t <= end; a window that the backend finds too much is asked in halves."""
+def _asked(source: Source, names: tuple[str, ...], match: str, begin_ms: int, end_ms: int) -> list[Samples]:
+    """Samples with begin < t <= end; what the backend finds too much is asked in halves: of the names, then of the time."""
     try:
-        return source.samples(selector, begin_ms, end_ms)
+        return source.samples(selector_of(names, match), begin_ms, end_ms)
     except (QueryRejected, SourceUnreachable, SourceBroken):
-        if end_ms - begin_ms <= 2 * SHORTEST_CHUNK_MS:
+        if len(names) == 1 and end_ms - begin_ms <= 2 * SHORTEST_CHUNK_MS:
             raise
         source.instant("1", end_ms)  # does it answer at all? then the question was too big
-        middle = (begin_ms + end_ms) // 2
-        return _joined([*_asked(source, selector, begin_ms, middle), *_asked(source, selector, middle, end_ms)])
+        if len(names) > 1:
+            half = len(names) // 2
+            parts = [(names[:half], begin_ms, end_ms), (names[half:], begin_ms, end_ms)]
+        else:
+            middle = (begin_ms + end_ms) // 2
+            parts = [(names, begin_ms, middle), (names, middle, end_ms)]
+        return _joined(each for some, begin, end in parts for each in _asked(source, some, match, begin, end))
 
 
 def _joined(series: Iterable[Samples]) -> list[Samples]:
@@ -174,7 +188,6 @@ def _manifest(source: Source, plan: Plan, redactor: Redactor, extra: Mapping[str
                 name=where.name, kind=where.kind, backend=where.backend, version=where.version, url=where.url
             ).model_dump(),
             "engine": engine_facts("", names).model_dump(),
-            "staleness": "reconstructed" if where.kind == "remote" else "kept",
             "rule_states": rules,
             "notes": notes,
             **extra,

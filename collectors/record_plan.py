@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 
 from collectors.model import Samples
-from collectors.promql_text import quote_label_value
+from collectors.promql_text import promql_shape, quote_label_value, selectors_of
 from collectors.series_lines import encode_series, read_series_lines
 from collectors.source import QueryRejected, Source, SourceBroken
 
@@ -31,12 +31,13 @@ class Group:
     names: tuple[str, ...]
     series: int
 
-    def selector(self, match: str) -> str:
-        """The selector `match` narrowed to these names."""
-        pattern = "|".join(_escaped(name) for name in self.names)
-        name = f'__name__="{self.names[0]}"' if len(self.names) == 1 else f"__name__=~{quote_label_value(pattern)}"
-        body = match.strip()[1:-1].strip().rstrip(",")
-        return f"{{{name},{body}}}" if body else f"{{{name}}}"
+
+def selector_of(names: Sequence[str], match: str) -> str:
+    """The selector `match` narrowed to some metric names."""
+    pattern = "|".join(map(_escaped, names))
+    name = f"__name__={quote_label_value(names[0])}" if len(names) == 1 else f"__name__=~{quote_label_value(pattern)}"
+    body = match.strip()[1:-1].strip().rstrip(",")
+    return f"{{{name},{body}}}" if body else f"{{{name}}}"
 
 
 @dataclass(frozen=True)
@@ -74,14 +75,7 @@ def chosen_selectors(source: Source, match: Sequence[str] | None, start_ms: int,
     Raises SourceBroken when no such target is found.
     """
     if match:
-        for each in match:
-            if not (each.strip().startswith("{") and each.strip().endswith("}")) and "{" in each:
-                raise QueryRejected(
-                    f"--match {each!r}: put the metric name into the braces", 'Such as {__name__="up",job="vllm"}'
-                )
-        return tuple(
-            each.strip() if each.strip().startswith("{") else f'{{__name__="{each.strip()}"}}' for each in match
-        )
+        return tuple(map(_in_braces, match))
     targets = {
         (labels.get("job", ""), labels.get("instance", ""))
         for labels in source.series([_ENGINE_SELECTOR], start_ms, end_ms)
@@ -97,6 +91,17 @@ def chosen_selectors(source: Source, match: Sequence[str] | None, start_ms: int,
         f"{{job={quote_label_value(job)},instance=~{quote_label_value('|'.join(map(_escaped, instances)))}}}"
         for job, instances in jobs.items()
     )
+
+
+def _in_braces(match: str) -> str:
+    """A selector with its metric name among the matchers. Raises QueryRejected for what is no plain selector."""
+    found = selectors_of(match)
+    plain = len(found) == 1 and len(found[0].alternatives) == 1 and not found[0].when
+    if not plain or promql_shape(match) != "selector":
+        raise QueryRejected(f"--match {match!r} is not a plain selector", 'Such as up{job="vllm"}')
+    name = [f"__name__={quote_label_value(found[0].name)}"] if found[0].name else []
+    matchers = [f"{each.label}{each.op}{quote_label_value(each.value)}" for each in found[0].alternatives[0]]
+    return "{" + ",".join([*name, *matchers]) + "}"
 
 
 def make_plan(

@@ -306,9 +306,17 @@ record(source, int(sys.argv[2]), int(sys.argv[2]) + 10_000, Path(sys.argv[3]))
     assert [entry.name for entry in tmp_path.iterdir()] == ["out.capsule"]
 
 
-def test_a_source_error_is_the_only_error(incident: Path, tmp_path: Path) -> None:
-    with pytest.raises(SourceError):
-        record(backend(incident), START_MS, END_MS, tmp_path / "out.capsule", match=['up{job="vllm"}'])
+def test_a_selector_may_be_written_as_anyone_writes_it(incident: Path, tmp_path: Path) -> None:
+    written_as = [
+        'up{job="vllm"}',
+        '{__name__="up"}',
+        "up",
+        '{__name__=~"u.",instance!="x"}',
+        "up{instance=~`vllm.\\d:8000`}",
+    ]
+    for number, match in enumerate(written_as):
+        record(backend(incident), START_MS, END_MS, tmp_path / f"{number}.capsule", match=[match])
+        assert open_parts(tmp_path / f"{number}.capsule")[0].body.series == 3, match
 
 
 def test_edges_of_pieces_that_fall_on_samples_are_exact_on_a_left_open_server(
@@ -338,3 +346,32 @@ def every_edge_on_a_sample(url: str, series: list[Samples], tmp_path: Path) -> N
         got = read[tuple(sorted(each.labels.items()))]
         assert got.times_ms.tolist() == each.times_ms[wanted].tolist()
         assert got.values.tobytes() == each.values[wanted].tobytes()
+
+
+def test_a_backend_that_takes_exact_names_only_is_asked_name_by_name(incident: Path, tmp_path: Path) -> None:
+    source = backend(incident)
+    plain = source.samples
+
+    def exact(selector: str, start_ms: int, end_ms: int) -> list[Samples]:
+        if "__name__=~" in selector:
+            raise QueryRejected("metric name must be exact")
+        return plain(selector, start_ms, end_ms)
+
+    source.samples = exact
+    record(source, START_MS, END_MS + 200, tmp_path / "out.capsule")
+    assert body(tmp_path / "out.capsule") == body(incident)
+
+
+def test_without_up_there_is_no_telling_when_a_series_ended(tmp_path: Path) -> None:
+    written(tmp_path / "a.capsule", [each for each in fleet(2, 30, gone_at=10) if each.labels["__name__"] != "up"])
+    record(backend(tmp_path / "a.capsule"), START_MS, END_MS, tmp_path / "out.capsule")
+    assert open_parts(tmp_path / "out.capsule")[0].staleness == "absent"
+
+
+@pytest.mark.parametrize(
+    "match", ["{", "a or b", "up[5m]", '{a="b"} or {c="d"}', "rate(up[5m])", "(up)", "up offset 5m", "-up"]
+)
+def test_a_match_that_is_no_selector_is_named(incident: Path, tmp_path: Path, match: str) -> None:
+    with pytest.raises(SourceError):
+        record(backend(incident), START_MS, END_MS, tmp_path / "out.capsule", match=[match])
+    assert not (tmp_path / "out.capsule.partial").exists()
