@@ -331,11 +331,8 @@ class Blocks:
         plan = self.plan(tuple(matchers))
         found: set[int] = set()
         for part in plan.parts:
-            piece = part.lane.read(part.columns, start_ms, end_ms, self.cache)
-            if piece is None:
-                continue
-            held = (bits_of(piece.values) != np.uint64(NO_SAMPLE_BITS)).any(axis=1)
-            found.update(int(p) for p in part.positions[held])
+            held = part.lane.snapshot().held(part.columns, start_ms, end_ms)
+            found.update(part.positions[held].tolist())
         return sorted(plan.labels[i] for i in found)
 
     def metadata(self) -> Mapping[str, MetricMeta]:

@@ -80,6 +80,26 @@ class Snapshot:
             return None
         return int(self.head.times_ms[self.rows - newer]) if newer <= self.rows else -(2**62)
 
+    def held(self, columns: Columns, start_ms: int, end_ms: int) -> Mask:
+        """Which columns have a sample or a marker with start_ms <= t <= end_ms. Only what the span cuts through is decoded."""
+        found = np.zeros(len(columns), dtype=bool)
+        for chunk in self.chunks:
+            a, b = _span(chunk.times_ms, start_ms, end_ms)
+            if a == b:
+                continue
+            there = chunk.places(columns) >= 0
+            if b - a == len(chunk.times_ms):
+                found |= there
+                continue
+            found[there] |= chunk.clean(columns[there])
+            unsure = np.flatnonzero(there & ~found)
+            found[unsure] |= _any_sample(chunk.decode(columns[unsure])[:, a:b])
+        a, b = _span(self.head.times_ms[: self.rows], start_ms, end_ms)
+        if a < b:
+            unsure = np.flatnonzero(~found)
+            found[unsure] |= _any_sample(_open_columns(self.head, columns[unsure], a, b)[0])
+        return found
+
     def read(self, columns: Columns, start_ms: int, end_ms: int, cache: DecodedCache) -> Piece | None:
         """Samples of columns with start_ms <= t <= end_ms; None when the lane has no row there."""
         head, rows = self.head, self.rows
@@ -107,6 +127,10 @@ class Snapshot:
         if len(parts) == 1:
             return Piece(parts[0][0], parts[0][1], dirty)
         return Piece(np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts], axis=1), dirty)
+
+
+def _any_sample(values: Floats) -> Mask:
+    return np.asarray((bits_of(values) != np.uint64(NO_SAMPLE_BITS)).any(axis=1))
 
 
 def _open_columns(head: OpenRows, columns: Columns, a: int, b: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
