@@ -27,7 +27,7 @@ from collectors.scraped import Key
 from collectors.settings import Settings
 from collectors.signals import duration_text
 
-FORECAST_SECONDS = 600.0
+FORECAST_SECONDS = 300.0
 """The stretch that a forecast looks back on: long enough for a slope, short enough to be the present one."""
 SETTLED = "the last scrape failed"
 

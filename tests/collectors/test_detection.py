@@ -7,10 +7,12 @@ import pytest
 from collectors.detection import detect, engines_text, telling_families, telling_samples
 from collectors.dialect import load_dialect
 from collectors.settings import Engine
-from tests.shared_data import shared_files
+from tests.shared_data import ROOT, shared_files
 
 VLLM = load_dialect()
-EXPOSITIONS = shared_files("expositions", pattern="vllm-*.txt")
+EXPOSITIONS = shared_files("expositions", pattern="vllm-*.txt") or sorted(
+    (ROOT / "tests" / "data" / "expositions").glob("vllm-*.txt")
+)
 
 
 def families_at(version, *, flag=False):

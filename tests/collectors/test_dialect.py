@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from collectors.dialect import UnknownSignal, load_dialect, metadata, parse_dialect, parse_version, split_dialect_name
-from tests.shared_data import shared_files
+from tests.shared_data import ROOT, shared_files
 
 VLLM = load_dialect("vllm")
 UNITS = {"ratio 0..1": "ratio", "info (constant 1)": "info", "flag 0/1": "flag", "unix seconds": "unix_seconds"}
-TABLES = shared_files("facts", pattern="vllm-*-metrics.csv")
-EXPOSITIONS = shared_files("expositions", pattern="vllm-*.txt")
+DATA = ROOT / "tests" / "data"
+TABLES = shared_files("facts", pattern="vllm-*-metrics.csv") or sorted((DATA / "facts").glob("*.csv"))
+EXPOSITIONS = shared_files("expositions", pattern="vllm-*.txt") or sorted((DATA / "expositions").glob("vllm-*.txt"))
 
 
 def version_in(path: Path) -> str:

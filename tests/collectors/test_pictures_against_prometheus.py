@@ -17,11 +17,12 @@ from collectors.signals import duration_text
 from tests.collectors.fleet_data import embedded, read_recording, thinned
 from tests.collectors.store.real_prometheus import RealPrometheus, binary_or_skip
 from tests.collectors.store.remote_write import send
-from tests.shared_data import shared_files
+from tests.shared_data import ROOT, shared_files
 
 pytestmark = pytest.mark.real
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
-RECORDINGS = shared_files("recordings", "vllm-0.11.0-cpu", pattern="*.json.gz")
+COPIES = ROOT / "tests" / "data" / "recordings"
+RECORDINGS = shared_files("recordings", "vllm-0.11.0-cpu", pattern="*.json.gz") or sorted(COPIES.glob("*.json.gz"))
 CASES = [
     path
     for path in shared_files("cases", "queue", pattern="*.json.gz")
