@@ -39,7 +39,8 @@ from collectors.store.segments import Segment, list_segments, write_segment
 
 log = logging.getLogger(__name__)
 
-SPAN_MS = 3_600_000
+SPAN_MS = 1_800_000
+"""What a log file covers: it is read back row by row until it is complete and rewritten, so it bounds how long a start takes."""
 LOG_FILE_BYTES = 256 * 1024 * 1024
 LATE_SECONDS = 60.0
 """How long after its end a log file may still be joined by scrapes that began before: sealing waits for them."""
@@ -97,6 +98,8 @@ class Disk:
         self._sealed = list_segments(self._segments)
         segments = {segment.number: segment for segment in self._sealed}
         logs = {number: path for number, path in log_files(self._logs) if number != self._current.number}
+        if segments or logs:
+            log.info("reading back %s: %d logs, %d segments", self._folder, len(logs), len(segments))
         for number in sorted(segments.keys() | logs.keys()):
             segment, path = segments.get(number), logs.get(number)
             if segment is not None and segment.end_ms < since_ms:

@@ -55,6 +55,8 @@ class TargetRows:
         self._target_labels: Labels = target.labels
         self._key = target.key
         self._reported = tuple(LabelSet({"__name__": name} | dict(target.labels)) for name in REPORTED)
+        self._made: dict[int, tuple[Labels, LabelSet]] = {}
+        """By the identity of exposed labels, which are held here so that none is given to others meanwhile."""
         self._layout: Layout | None = None
         self._select: npt.NDArray[np.intp] | None = None
         self._row_series: tuple[LabelSet, ...] = self._reported
@@ -89,7 +91,7 @@ class TargetRows:
         return Row(self._key, time_ms, series, np.concatenate((values, np.array(report, dtype=np.float64))))
 
     def _relearned(self, exposition: Exposition, time_ms: int, duration_seconds: float) -> list[Row]:
-        labelled = [labelled_series(exposed, self._target_labels) for exposed in exposition.layout.series]
+        labelled = self._labelled(exposition.layout.series)
         times = exposition.times_ms or (None,) * len(labelled)
         taken: set[LabelSet] = set(self._reported)
         places: list[int] = []
@@ -120,6 +122,15 @@ class TargetRows:
             Row(f"{self._key} own timestamps", own_ms, tuple(labelled[p] for p in chosen), exposition.values[chosen])
             for own_ms, chosen in sorted(own_times.items())
         ]
+
+    def _labelled(self, exposed: Sequence[Labels]) -> list[LabelSet]:
+        """The series with the target's labels; those whose exposed labels are the same object as before are not made anew."""
+        known = self._made
+        self._made = {
+            id(labels): known.get(id(labels)) or (labels, labelled_series(labels, self._target_labels))
+            for labels in exposed
+        }
+        return [self._made[id(labels)][1] for labels in exposed]
 
     def _allow(self, added: int, time_ms: int) -> None:
         """Take new series from an allowance that fills up again over an hour."""
