@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +23,8 @@ from collectors.store.formatting import formatted
 from collectors.store.matchers import Matcher
 from collectors.store.promql import Limits, PromQLError, Result, parse_selector
 from collectors.store.series import LabelSet
+
+log = logging.getLogger(__name__)
 
 STATUS_OF = {"bad_data": 400, "execution": 422, "timeout": 503, "not_found": 404, "internal": 500}
 MAX_FORM_BYTES = 10 * 1024 * 1024
@@ -96,6 +99,11 @@ def _endpoint(answer: Callable[[Parameters, Request], Answer]) -> Callable[[Requ
             return _error("execution" if error.kind == "unsupported" else error.kind, error.message)
         except ClientDisconnect:
             return Response(status_code=499)
+        except RecursionError:
+            return _error("bad_data", 'invalid parameter "query": parse error: the expression is nested too deeply')
+        except Exception as error:  # a defect of ours: said as such, in the form that clients can read
+            log.exception("%s failed", request.url.path)
+            return _error("internal", f"{type(error).__name__}: {error}")
 
     return respond
 

@@ -229,6 +229,8 @@ class Disk:
             self._calls.replace(unfinished, path)
         except OSError as error:
             log.warning("cannot write %s: %s", path, error.strerror)
+            with contextlib.suppress(OSError):
+                unfinished.unlink()
 
     def read_metadata(self) -> dict[str, MetricMeta]:
         """TYPE and HELP from the last run; empty when there is none or it is damaged."""

@@ -210,3 +210,23 @@ def test_health_follows_scraping_and_not_the_disk(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Store, "failed", property(lambda self: True))
     assert asked.get("/-/healthy").text == "pagewatch store is not healthy: words\n"
     assert asked.get("/-/ready").status_code == 503
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["+".join(["1"] * 20_000), "(" * 5000 + "1" + ")" * 5000, "-" * 5000 + "1", "sum(" * 3000 + "x" + ")" * 3000],
+)
+def test_endless_expressions_are_refused_or_answered_in_json(client: TestClient, query: str) -> None:
+    answer = client.post("/api/v1/query", data={"query": query})
+    assert answer.status_code in (200, 400, 422)
+    assert answer.json()["status"] in ("success", "error")
+
+
+def test_a_defect_is_an_internal_error_in_json(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def defective(*_: object) -> None:
+        raise ZeroDivisionError("words")
+
+    monkeypatch.setattr("collectors.store.api.formatted", defective)
+    answer = client.get("/api/v1/format_query", params={"query": "x"})
+    assert (answer.status_code, answer.json()["errorType"]) == (500, "internal")
+    assert answer.json()["error"] == "ZeroDivisionError: words"
