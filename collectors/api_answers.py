@@ -16,10 +16,6 @@ from collectors.source import QueryRejected, SourceBroken, SourceError, SourceRe
 _HISTOGRAMS_LEFT_OUT = "native histograms in the answer were left out"
 
 
-class OffGrid(SourceBroken):
-    """A range answer whose points do not lie where they were asked for."""
-
-
 @dataclass(frozen=True)
 class Answer:
     """The `data` of a successful answer: result type ('' for other endpoints), result, warnings and infos."""
@@ -151,9 +147,21 @@ def frame_of(answers: Iterable[Answer], window: Window, where: str) -> Frame:
     for row, times, values in parts:
         columns, off = np.divmod(times - window.start_ms, window.step_ms)
         if off.any() or (columns.size and not (columns[0] >= 0 and columns[-1] < window.steps)):
-            raise OffGrid(f"{where} answers at other instants than asked", "Align start and end to the step")
+            raise SourceBroken(f"{where} answers at other instants than asked", "Align start and end to the step")
         grid[row, columns] = values
     return Frame(window, tuple(labels), grid, tuple(warnings))
+
+
+def on_grid(answers: Iterable[Answer], window: Window) -> bool:
+    """Whether range answers begin at instants that were asked for. Anything that is not of the API's form passes; `frame_of` names it."""
+    for answer in answers:
+        for entry in answer.result:
+            pairs = entry.get("values") if isinstance(entry, dict) else None
+            if pairs and isinstance(pairs[0], list) and isinstance(pairs[0][0], int | float):
+                offset_ms = round(pairs[0][0] * 1000) - window.start_ms
+                if offset_ms < 0 or offset_ms % window.step_ms:
+                    return False
+    return True
 
 
 def samples_of(answer: Answer, start_ms: int, end_ms: int, where: str) -> list[Samples]:

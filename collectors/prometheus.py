@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from collectors.api_answers import Answer, OffGrid, frame_of, samples_of, vector_of
+from collectors.api_answers import Answer, frame_of, on_grid, samples_of, vector_of
 from collectors.model import ApiAnswer, Frame, Labels, MetricMeta, Samples, SourceInfo, Vector, Window
 from collectors.promql_text import selectors_of
 from collectors.settings import SettingsError, SourceSettings
@@ -63,6 +63,7 @@ class RemoteSource:
         self._clock = clock
         self._client: PrometheusConnect = PrometheusConnect(url=self._url, session=session)
         session.mount_pool()  # the client mounts an adapter of its own, with ten connections
+        self._moves_the_grid = False
         self._info: SourceInfo | None = None
         self._info_failed_at = float("-inf")
         self._info_lock = threading.Lock()
@@ -135,11 +136,7 @@ class RemoteSource:
         return vector_of(self._query(promql, at_ms), at_ms, self._shown)
 
     def range(self, promql: str, window: Window) -> Frame:
-        try:
-            return frame_of(self._range(promql, window), window, self._shown)
-        except OffGrid:
-            # VictoriaMetrics moves start and end to multiples of the step, unless its cache is left aside
-            return frame_of(self._range(promql, window, nocache="1"), window, self._shown)
+        return frame_of(self._range(promql, window), window, self._shown)
 
     def answer(self, promql: str, at: int | Window) -> ApiAnswer:
         answers = self._range(promql, at) if isinstance(at, Window) else [self._query(promql, at)]
@@ -155,7 +152,21 @@ class RemoteSource:
                 kept["values"] += series.get("values", [])
         return ApiAnswer({"resultType": "matrix", "result": list(joined.values())}, warnings)
 
-    def _range(self, promql: str, window: Window, **more: str) -> list[Answer]:
+    def _range(self, promql: str, window: Window) -> list[Answer]:
+        """The answers over the window, in parts where it is long, at exactly the instants asked for.
+
+        VictoriaMetrics moves start and end to multiples of the step, unless its cache is left aside; that is noticed once and remembered.
+        """
+        aligned = window.start_ms % window.step_ms == 0
+        if self._moves_the_grid and not aligned:
+            return self._parts(promql, window, nocache="1")
+        answers = self._parts(promql, window)
+        if aligned or on_grid(answers, window):
+            return answers
+        self._moves_the_grid = True
+        return self._parts(promql, window, nocache="1")
+
+    def _parts(self, promql: str, window: Window, **more: str) -> list[Answer]:
         answers: list[Answer] = []
         for first in range(0, window.steps, MAX_STEPS):
             last = min(first + MAX_STEPS, window.steps) - 1

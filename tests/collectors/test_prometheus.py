@@ -165,9 +165,14 @@ def test_long_ranges_are_asked_in_parts_and_put_together() -> None:
 
 def test_points_beside_the_grid_are_asked_again_without_a_cache_then_refused() -> None:
     with serving(Reply(200, success("matrix", [{"metric": {}, "values": [[999.5, "1"]]}]))) as server:
+        source = remote(server.url)
         with pytest.raises(SourceBroken, match="other instants"):
-            remote(server.url).range("up", Window(1_000_000, 1_010_000, 1_000))
-        assert [asked.params.get("nocache") for asked in server.asked] == [None, ["1"]]
+            source.range("up", Window(1_000_100, 1_010_000, 1_000))
+        with pytest.raises(SourceBroken, match="other instants"):
+            source.range("up", Window(1_000_100, 1_010_000, 1_000))
+        with pytest.raises(SourceBroken, match="other instants"):
+            source.range("up", Window(1_000_000, 1_010_000, 1_000))
+        assert [asked.params.get("nocache") for asked in server.asked] == [None, ["1"], ["1"], None]
 
 
 def test_gaps_warnings_scalars_and_special_values_are_kept() -> None:
