@@ -26,7 +26,9 @@ def test_an_address_becomes_a_url_and_an_instance(address: str, url: str, instan
     assert (target.url, target.instance, target.job) == (url, instance, "vllm")
 
 
-@pytest.mark.parametrize("address", ["", ":8000", "a:port", "a:99999", "a/b", "ftp://a", "http://user:pw@a", "a b:1/", "a b:1"])
+@pytest.mark.parametrize(
+    "address", ["", ":8000", "a:port", "a:99999", "a/b", "ftp://a", "http://user:pw@a", "a b:1/", "a b:1"]
+)
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(TargetsError, match="is not host:port|has no valid port"):
         target_of(address, {}, "vllm")
