@@ -53,7 +53,7 @@ def record(
         _same_wish(plan, source, start_ms, end_ms, redact, folder)
     redactor = Redactor(plan.redact, bytes.fromhex(plan.secret))
     _fetch(source, plan, folder, redactor, progress)
-    manifest = _manifest(source, plan, redactor, extra or {})
+    manifest = _manifest(source, plan, extra or {})
     facts = FactCollector()
     scrapes = scrape_times(_series(plan, folder, only="up"))
     restore = source.info().kind == "remote"
@@ -168,7 +168,15 @@ def _series(plan: Plan, folder: PartialFolder, only: str | None = None) -> Itera
                 yield each
 
 
-def _manifest(source: Source, plan: Plan, redactor: Redactor, extra: Mapping[str, Any]) -> Manifest:
+def _told_rule(rule: dict[str, Any], *, redacted: bool) -> dict[str, Any]:
+    """A rule's state; where labels are redacted, without its query, labels and alerts, any of which may hold what is to be hidden."""
+    if not redacted:
+        return rule
+    kept: dict[str, Any] = {key: rule[key] for key in ("group", "type", "name", "state", "health") if key in rule}
+    return {**kept, "alerts": len(rule.get("alerts") or ())}
+
+
+def _manifest(source: Source, plan: Plan, extra: Mapping[str, Any]) -> Manifest:
     where = source.info()
     names = frozenset(name for group in plan.groups for name in group.names)
     rules: tuple[dict[str, Any], ...] = ()
@@ -176,7 +184,7 @@ def _manifest(source: Source, plan: Plan, redactor: Redactor, extra: Mapping[str
     notes: list[str] = []
     if callable(asked):
         try:
-            rules = tuple({**rule, "labels": redactor.labels(rule.get("labels", {}))} for rule in asked())
+            rules = tuple(_told_rule(rule, redacted=bool(plan.redact)) for rule in asked())
         except SourceError as error:
             notes.append(f"the state of the backend's rules is not known: {error.cause}")
     return Manifest.model_validate(

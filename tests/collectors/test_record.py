@@ -234,7 +234,14 @@ def reply(asked: Asked) -> Reply:
         names = ["up", *[f"vllm:metric_{number:02d}" for number in range(30)]]
         return Reply(200, {"status": "success", "data": [{"__name__": name, **metric} for name in names]})
     if asked.path.endswith("/rules"):
-        rule = {"type": "alerting", "name": "Waiting", "query": "x > 1", "state": "firing", "labels": metric}
+        rule = {
+            "type": "alerting",
+            "name": "Waiting",
+            "query": "x > 1",
+            "state": "firing",
+            "labels": metric,
+            "alerts": [{"labels": metric}],
+        }
         return Reply(200, {"status": "success", "data": {"groups": [{"name": "g", "rules": [rule]}]}})
     if asked.path.endswith("/metadata"):
         return Reply(404, "")
@@ -246,24 +253,20 @@ def reply(asked: Asked) -> Reply:
     return Reply(200, success("matrix", [{"metric": {"__name__": name, **metric}, "values": values}]))
 
 
-def test_the_state_of_every_rule_is_kept_without_redacted_labels(tmp_path: Path) -> None:
+def test_the_state_of_every_rule_is_kept_and_nothing_that_was_to_be_hidden(tmp_path: Path) -> None:
     from collectors.prometheus import RemoteSource
     from collectors.settings import SourceSettings
 
     with serving(reply) as server:
         source = RemoteSource.from_settings(SourceSettings.for_address(server.url))
-        record(
-            source,
-            START_MS,
-            START_MS + 10_000,
-            tmp_path / "a.capsule",
-            match=["up"],
-            redact={"instance": "secret-host"},
-        )
-    manifest, _ = open_parts(tmp_path / "a.capsule")
-    assert manifest.rule_states[0]["state"] == "firing"
-    assert manifest.rule_states[0]["labels"]["instance"].startswith("redacted-")
-    assert "secret-host" not in manifest.to_json().decode()
+        record(source, START_MS, START_MS + 10_000, tmp_path / "a.capsule", match=["up"])
+        record(source, START_MS, START_MS + 10_000, tmp_path / "b.capsule", match=["up"], redact={"instance": "secret"})
+    plain, hidden = open_parts(tmp_path / "a.capsule")[0], open_parts(tmp_path / "b.capsule")[0]
+    assert plain.rule_states[0]["alerts"][0]["labels"]["instance"] == "secret-host:8000"
+    assert hidden.rule_states == (
+        {"group": "g", "type": "alerting", "name": "Waiting", "state": "firing", "alerts": 1},
+    )
+    assert "secret" not in hidden.to_json().decode()
 
 
 def test_kill_9_leaves_a_partial_that_goes_on_or_nothing(tmp_path: Path) -> None:
