@@ -25,7 +25,7 @@ def picture(*replicas, settings=None, step_ms=15_000, source=None, length_ms=900
 @pytest.mark.parametrize("interval", INTERVALS)
 def test_every_figure_at_every_scrape_interval(interval):
     busy = PretendReplica(
-        "b:8000", interval_seconds=interval, waiting=120, running=16, kv=0.2, kv_growth=0.0005, preemptions=0.1
+        "b:8000", interval_seconds=interval, waiting=120, running=16, kv=0.3, kv_growth=0.0005, preemptions=0.1
     )
     idle = PretendReplica(
         "a:8000", interval_seconds=interval, running=0, tokens=0, first_tokens=0, prompt=0, queries=0, hits=0
@@ -54,7 +54,7 @@ def test_every_figure_at_every_scrape_interval(interval):
     assert worst.drain.kind == "never"
     assert worst.time_to_first_token_p99.interval.text("s") == "0.1-0.25 s"
     assert worst.kv_forecast.kind == "fills"
-    assert worst.kv_forecast.seconds == pytest.approx((1 - 0.8) / 0.0005, abs=2 * interval)
+    assert worst.kv_forecast.seconds == pytest.approx((1 - 0.9) / 0.0005, abs=2 * interval)
     assert 0 <= worst.age_seconds <= interval
     assert worst.waiting.promql
     assert calm.waiting.value == 0
@@ -67,7 +67,7 @@ def test_every_figure_at_every_scrape_interval(interval):
     assert totals.worst_wait_key == "b:8000"
     assert totals.first_tokens.value == pytest.approx(3)
     assert totals.arrivals.value == pytest.approx(3)
-    assert totals.worst_kv_cache_usage.value == pytest.approx(0.8, abs=0.0005 * interval)
+    assert totals.worst_kv_cache_usage.value == pytest.approx(0.9, abs=0.0005 * interval)
     assert totals.waiting.earlier == 120
     assert totals.waiting.earlier_ms == 900_000
     assert totals.time_to_first_token_slo.share.value == 1
