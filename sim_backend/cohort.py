@@ -81,11 +81,10 @@ class Cohort:
                     request.blocks.append(pool.take())
 
     def _fill(self, request: Request) -> None:
-        full = (request.computed + self.ticks - request.joined + 1) // self._size
-        start = request.cached_blocks
-        if full > start:
-            self._pool.store(request.chain.upto(full)[start:full], request.blocks[start:full])
-            request.cached_blocks = full
+        index = (request.computed + self.ticks - request.joined) // self._size
+        if request.cached_blocks == index:
+            self._pool.store_one(request.chain.upto(index + 1)[index], request.blocks[index])
+            request.cached_blocks = index + 1
 
     def book(self, ticks: int, last_ts: float) -> None:
         """`ticks` more steps are over, the last one at `last_ts`."""

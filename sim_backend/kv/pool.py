@@ -6,7 +6,7 @@ free block may still carry the hash of its content; it then is evictable cache a
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 BlockHash = int | bytes
@@ -32,7 +32,18 @@ class BrokenInvariant(AssertionError):
 class BlockPool:
     """`num_blocks` blocks, the null block included. Allocation takes the least recently freed block first."""
 
-    __slots__ = ("_duplicates", "_free", "cached", "caching", "hash_of", "num_blocks", "refs")
+    __slots__ = (
+        "_duplicates",
+        "_free",
+        "_left",
+        "_num_left",
+        "cached",
+        "caching",
+        "hash_of",
+        "num_blocks",
+        "num_free",
+        "refs",
+    )
 
     def __init__(self, num_blocks: int, *, caching: bool = True) -> None:
         if num_blocks < 1:
@@ -44,33 +55,43 @@ class BlockPool:
         self.hash_of: list[BlockHash | None] = [None] * num_blocks
         self.cached: dict[BlockHash, int] = {}
         self._duplicates: dict[BlockHash, dict[int, None]] = {}  # every holder of a hash that several blocks hold
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
+        self._free: deque[int] = deque(range(1, num_blocks))
+        self.num_free = num_blocks - 1
+        """Blocks without an owner; evictable cached ones included."""
+        # A block that is hit while it is free leaves the queue from the middle: its entry stays and is passed over when it comes to the front.
+        self._left: dict[int, int] = {}
+        self._num_left = 0
 
     @property
     def usable_blocks(self) -> int:
         return self.num_blocks - 1
 
     @property
-    def num_free(self) -> int:
-        """Blocks without an owner; evictable cached ones included."""
-        return len(self._free)
-
-    @property
     def usage_ratio(self) -> float:
         """`vllm:kv_cache_usage_perc`: 1 - free / usable; 0 for a pool that has only the null block."""
-        return 1.0 - len(self._free) / (self.num_blocks - 1) if self.num_blocks > 1 else 0.0
+        return 1.0 - self.num_free / (self.num_blocks - 1) if self.num_blocks > 1 else 0.0
 
     def free_order(self) -> list[int]:
         """The free queue, next to be taken first."""
-        return list(self._free)
+        left = dict(self._left)
+        order = []
+        for block in self._free:
+            if left.get(block):
+                left[block] -= 1
+            else:
+                order.append(block)
+        return order
 
     def allocate(self, count: int) -> list[int]:
         """`count` fresh blocks from the front of the free queue, each owned once; what they cached is evicted. Raises OutOfBlocks, atomically."""
-        free = self._free
-        if count > len(free):
-            raise OutOfBlocks(count, len(free))
-        pop = free.popitem
-        taken = [pop(False)[0] for _ in range(count)]
+        if count > self.num_free:
+            raise OutOfBlocks(count, self.num_free)
+        self.num_free -= count
+        if self._left:
+            taken = [self._pop() for _ in range(count)]
+        else:
+            pop = self._free.popleft
+            taken = [pop() for _ in range(count)]
         refs, hash_of = self.refs, self.hash_of
         for block in taken:
             refs[block] = 1
@@ -80,11 +101,26 @@ class BlockPool:
 
     def take(self) -> int:
         """One fresh block; like `allocate(1)` for a caller that knows that one is free."""
-        block = self._free.popitem(False)[0]
+        block = self._pop() if self._left else self._free.popleft()
+        self.num_free -= 1
         self.refs[block] = 1
         if self.hash_of[block] is not None:
             self._evict(block)
         return block
+
+    def _pop(self) -> int:
+        """The front of the free queue, entries of blocks that left it passed over."""
+        left = self._left
+        while True:
+            block = self._free.popleft()
+            stale = left.get(block)
+            if not stale:
+                return block
+            self._num_left -= 1
+            if stale == 1:
+                del left[block]
+            else:
+                left[block] = stale - 1
 
     def evictable(self, blocks: Iterable[int]) -> int:
         """How many of these cached blocks have no owner: they leave the free queue when they are hit, so they count as needed."""
@@ -93,22 +129,30 @@ class BlockPool:
 
     def touch(self, blocks: Iterable[int]) -> None:
         """One more owner for each block; a block without owner leaves the free queue."""
-        refs, free = self.refs, self._free
+        refs, left = self.refs, self._left
         for block in blocks:
             if not refs[block]:
-                del free[block]
+                self.num_free -= 1
+                self._num_left += 1
+                left[block] = left.get(block, 0) + 1
             refs[block] += 1
+        if self._num_left > self.num_blocks:
+            self._free = deque(self.free_order())
+            self._left = {}
+            self._num_left = 0
 
     def release(self, blocks: Iterable[int]) -> None:
         """One owner less for each block, in the order given; those without owner join the end of the free queue and keep their hash."""
         refs, free = self.refs, self._free
+        before = len(free)
         for block in blocks:
             left = refs[block] - 1
             if left < 0:
                 raise BrokenInvariant(f"block {block} was released more often than it was owned")
             refs[block] = left
             if not left:
-                free[block] = None
+                free.append(block)
+        self.num_free += len(free) - before
 
     def store(self, hashes: Sequence[BlockHash], blocks: Sequence[int]) -> None:
         """Enter full blocks in the prefix cache. Identical content may live in several blocks; the first stored answers lookups."""
@@ -120,6 +164,15 @@ class BlockPool:
             first = cached.setdefault(block_hash, block)
             if first != block:
                 self._duplicates.setdefault(block_hash, {first: None})[block] = None
+
+    def store_one(self, block_hash: BlockHash, block: int) -> None:
+        """Enter one full block in the prefix cache."""
+        if self.hash_of[block] is not None:
+            raise BrokenInvariant(f"block {block} already carries a hash")
+        self.hash_of[block] = block_hash
+        first = self.cached.setdefault(block_hash, block)
+        if first != block:
+            self._duplicates.setdefault(block_hash, {first: None})[block] = None
 
     def lookup(self, hashes: Sequence[BlockHash], limit: int) -> list[int]:
         """The cached blocks of the longest known chain from block 0, at most `limit` of them; stops at the first miss."""
@@ -134,7 +187,7 @@ class BlockPool:
 
     def reset_cache(self) -> bool:
         """Forget every hash. Only when no block is owned but the null block; otherwise nothing happens and False is returned."""
-        if len(self._free) != self.num_blocks - 1:
+        if self.num_free != self.num_blocks - 1:
             return False
         self.cached.clear()
         self._duplicates.clear()
@@ -143,7 +196,7 @@ class BlockPool:
 
     def forget_free(self) -> int:
         """Evict every cached block that has no owner; returns how many. What requests hold stays cached."""
-        evictable = [block for block in self._free if self.hash_of[block] is not None]
+        evictable = [block for block in self.free_order() if self.hash_of[block] is not None]
         for block in evictable:
             self._evict(block)
         return len(evictable)
@@ -170,12 +223,18 @@ class BlockPool:
                 raise BrokenInvariant(f"a block table holds a block twice: {list(table)}")
             for block in table:
                 held[block] += 1
-        if held[NULL_BLOCK] or NULL_BLOCK in self._free:
+        order = self.free_order()
+        free = set(order)
+        if len(free) != len(order) or len(order) != self.num_free:
+            raise BrokenInvariant(
+                f"{len(order)} entries of {len(free)} blocks in the free queue, {self.num_free} counted"
+            )
+        if held[NULL_BLOCK] or NULL_BLOCK in free:
             raise BrokenInvariant("the null block was handed out")
         for block in range(1, self.num_blocks):
             if held[block] != self.refs[block]:
                 raise BrokenInvariant(f"block {block}: {self.refs[block]} references counted, {held[block]} held")
-            if (block in self._free) != (held[block] == 0):
+            if (block in free) != (held[block] == 0):
                 raise BrokenInvariant(
                     f"block {block} is {'owned and free' if held[block] else 'neither owned nor free'}"
                 )
