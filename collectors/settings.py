@@ -94,6 +94,8 @@ class SourceSettings(_Part):
     def _no_password_in_url(cls, url: str) -> str:
         if "://" in url and (urlsplit(url).username is not None or urlsplit(url).password is not None):
             raise ValueError("the address holds a user or password; put them under [source.auth]")
+        if "://" in url and (urlsplit(url).query or urlsplit(url).fragment):
+            raise ValueError("the address holds parameters; put them under [source.params]")
         return url
 
     @field_validator("headers", "headers_env", "headers_file")

@@ -74,6 +74,7 @@ def test_a_named_file_that_is_missing_is_a_mistake(tmp_path: Path) -> None:
         ("[[source]]\nname='a'\nurl='http://x'\n[[source]]\nname='a'\nurl='http://y'\n", 1, "two sources are named 'a'"),
         ("[[source]]\nname='a'\nurl='http://x'\n[source.headers]\nAuthorization='Bearer hunter2'\n", 4, "is a secret"),
         ("[[source]]\nname='a'\nurl='http://x'\nheaders={'X-Scope-OrgID'=\"a\\r\\nEvil: 1\"}\n", 4, "line break"),
+        ("[[source]]\nname='a'\nurl='http://x?dedup=true'\n", 3, "put them under [source.params]"),
         ("[[source]]\nname='a'\nurl='http://x'\ntimeout_seconds=0\n", 4, "source[0].timeout_seconds"),
         ("[alerts.severity]\nwaiting_growth = 'shout'\n", 2, "alerts.severity.waiting_growth"),
         ("[store]\nretention = 'long'\n", 2, "store.retention"),
