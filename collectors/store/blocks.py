@@ -6,8 +6,8 @@ late for its lane but not for its series goes to a side lane of the target, as P
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,10 +19,13 @@ from collectors.store.index import SeriesIndex
 from collectors.store.lanes import Lane
 from collectors.store.loading import load_samples
 from collectors.store.matchers import Matcher
-from collectors.store.packing import NO_SAMPLE_BITS, Columns, bits_of
+from collectors.store.packing import NO_SAMPLE_BITS, bits_of
+from collectors.store.plans import Plan, Planner, joined
 from collectors.store.series import LabelSet
+from collectors.store.target_lanes import TargetLanes
 
-PLANS_KEPT = 512
+LAYOUTS_KEPT = 64
+"""Layouts of a target whose columns are remembered."""
 
 
 @dataclass(frozen=True)
@@ -43,43 +46,17 @@ class Layout:
     generation: int
 
 
-@dataclass(frozen=True)
-class LanePart:
-    """Columns of a lane that a selection reads, and the positions of their series in the selection."""
-
-    lane: Lane
-    columns: Columns
-    positions: Columns
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Where the series of a selection live. Series that live in several lanes are listed in `scattered`."""
-
-    labels: tuple[LabelSet, ...]
-    parts: tuple[LanePart, ...]
-    scattered: frozenset[int]
-
-
-class _Target:
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.lanes: list[Lane] = [Lane()]
-        self.plain: dict[tuple[int, ...], Columns] = {}
-        """Column numbers in the main lane of layouts whose series live nowhere else."""
-
-
 class Blocks:
     """In-memory samples of many scrape targets."""
 
     def __init__(self, decoded_cache_bytes: int = 64 << 20) -> None:
         self.index = SeriesIndex()
         self.cache = DecodedCache(decoded_cache_bytes)
-        self._targets: dict[str, _Target] = {}
+        self._targets: dict[str, TargetLanes] = {}
         self._homes: dict[int, tuple[Lane, ...]] = {}
         self._loaded: tuple[Lane, ...] = ()
         self._metadata: dict[str, MetricMeta] = {}
-        self._plans: OrderedDict[tuple[tuple[Matcher, ...], int], Plan] = OrderedDict()
+        self._planner = Planner(self.index, self._homes)
         self._lock = threading.Lock()
         self._layout_generation = 0
         self.out_of_order = 0
@@ -91,104 +68,112 @@ class Blocks:
         self, target: str, t_ms: int, series: Sequence[Labels], values: Sequence[float] | Floats
     ) -> AppendResult:
         """Add one scrape of a target. A series must not occur twice in it (its second sample is a duplicate)."""
-        sids = [self.index.intern(labels) for labels in series]
-        return self._append(target, t_ms, tuple(sids), np.array(values, dtype=np.float64))
+        while True:
+            result = self._append(self.layout(target, series), t_ms, np.array(values, dtype=np.float64))
+            if result is not None:
+                return result
 
     def layout(self, target: str, series: Sequence[Labels]) -> Layout:
         """Prepare a list of series for `append_layout`."""
-        return Layout(target, tuple(self.index.intern(labels) for labels in series), self._layout_generation)
+        generation = self._layout_generation
+        return Layout(target, tuple(self.index.intern(labels) for labels in series), generation)
 
     def append_layout(self, layout: Layout, t_ms: int, values: Sequence[float] | Floats) -> AppendResult:
         """Add one scrape whose series are those of a prepared layout. Raises ValueError when the layout has expired."""
-        if layout.generation != self._layout_generation:
+        result = self._append(layout, t_ms, np.array(values, dtype=np.float64))
+        if result is None:
             raise ValueError("this layout was prepared before series were dropped; ask Blocks.layout again")
-        return self._append(layout.target, t_ms, layout.sids, np.array(values, dtype=np.float64))
+        return result
 
     def extend(self, target: str, times_ms: Int64s, series: Sequence[Labels], values: Floats) -> None:
         """Bulk rows of one target: `values[i]` are the samples of series i at `times_ms`. Quick when all are newer than what it holds."""
-        sids = tuple(self.index.intern(labels) for labels in series)
-        ordered = len(set(sids)) == len(sids) and bool((np.diff(times_ms) > 0).all())
+        layout = self.layout(target, series)
+        ordered = len(set(layout.sids)) == len(layout.sids) and bool((np.diff(times_ms) > 0).all())
         held = self._target(target)
         with held.lock:
-            lane = held.lanes[0]
-            newer = len(times_ms) > 0 and int(times_ms[0]) > lane.last_ms
-            if ordered and newer and all(self._homes.get(sid, ()) in ((), (lane,)) for sid in sids):
-                lane.extend(np.array([self._home(sid, lane) for sid in sids], dtype=np.intp), times_ms, values)
+            main = held.main
+            newer = len(times_ms) > 0 and int(times_ms[0]) > main.last_ms
+            fresh = layout.generation == self._layout_generation
+            if fresh and ordered and newer and all(self._homes.get(sid, ()) in ((), (main,)) for sid in layout.sids):
+                main.extend(np.array([self._home(sid, main) for sid in layout.sids], dtype=np.intp), times_ms, values)
                 return
         for row, t_ms in enumerate(times_ms.tolist()):
-            self._append(target, t_ms, sids, np.ascontiguousarray(values[:, row]))
+            self.append(target, t_ms, series, np.ascontiguousarray(values[:, row]))
 
-    def _target(self, name: str) -> _Target:
+    def _target(self, name: str) -> TargetLanes:
         target = self._targets.get(name)
         if target is None:
             with self._lock:
-                target = self._targets.setdefault(name, _Target())
+                target = self._targets.setdefault(name, TargetLanes())
         return target
 
-    def _append(self, name: str, t_ms: int, sids: tuple[int, ...], values: Floats) -> AppendResult:
-        if len(sids) != len(values):
-            raise ValueError(f"{len(sids)} series but {len(values)} values in the scrape of {name}")
-        target = self._target(name)
-        special = bool((bits_of(values) == np.uint64(STALE_BITS)).any())
+    def _append(self, layout: Layout, t_ms: int, values: Floats) -> AppendResult | None:
+        """None when series have been forgotten since the layout was made."""
+        if len(layout.sids) != len(values):
+            raise ValueError(f"{len(layout.sids)} series but {len(values)} values in the scrape of {layout.target}")
+        target = self._target(layout.target)
         with target.lock:
-            lane = target.lanes[0]
-            columns = target.plain.get(sids)
-            if columns is not None and t_ms > lane.last_ms:
-                lane.append(t_ms, columns, values, special)
-                return AppendResult(len(sids), 0, 0)
-            result = self._append_carefully(target, t_ms, sids, values)
+            if layout.generation != self._layout_generation:
+                return None
+            columns, known_until = target.plain.get(layout.sids, (None, 0))
+            if columns is not None and t_ms > target.main.last_ms and t_ms > known_until:
+                target.main.append(t_ms, columns, values, _has_marker(values))
+                return AppendResult(len(layout.sids), 0, 0)
+            result = self._append_carefully(target, t_ms, layout.sids, values)
         if result.out_of_order or result.duplicates:
             with self._lock:
                 self.out_of_order += result.out_of_order
                 self.duplicates += result.duplicates
         return result
 
-    def _append_carefully(self, target: _Target, t_ms: int, sids: tuple[int, ...], values: Floats) -> AppendResult:
+    def _append_carefully(self, target: TargetLanes, t_ms: int, sids: tuple[int, ...], values: Floats) -> AppendResult:
         """The general path: new series, rows that exist already, samples that are late for their lane."""
-        main = target.lanes[0]
+        target.leave_crowded_main(len(sids))
         accepted = out_of_order = duplicates = 0
         rows: dict[Lane, list[int]] = {}
         seen: set[int] = set()
-        simple = True
         for i, sid in enumerate(sids):
             if sid in seen:
                 duplicates += 1
-                simple = False
                 continue
             seen.add(sid)
-            homes = self._homes.get(sid, ())
-            if homes != (main,) and homes:
-                simple = False
-            last_ms, last_value = self._last_of(sid, homes, t_ms)
-            if last_ms is not None and t_ms <= last_ms:
-                simple = False
-                if t_ms < last_ms:
-                    out_of_order += 1
-                elif bits_of(np.array([last_value]))[0] == bits_of(values[i : i + 1])[0]:
-                    accepted += 1
-                else:
-                    duplicates += 1
-                continue
-            lane = next((lane for lane in target.lanes if lane.last_ms < t_ms or self._free_at(lane, sid, t_ms)), None)
-            if lane is None:
-                lane = Lane()
-                target.lanes.append(lane)
-            simple = simple and lane is main
-            rows.setdefault(lane, []).append(i)
-            accepted += 1
+            last_ms, last_value = self._last_of(sid, t_ms)
+            if last_ms is not None and t_ms < last_ms:
+                out_of_order += 1
+            elif last_ms is not None and t_ms == last_ms:
+                same = bool(bits_of(np.array([last_value]))[0] == bits_of(values[i : i + 1])[0])
+                accepted += same
+                duplicates += not same
+            else:
+                rows.setdefault(self._lane_for(target, sid, t_ms), []).append(i)
+                accepted += 1
         for lane, chosen in rows.items():
             columns = np.array([self._home(sids[i], lane) for i in chosen], dtype=np.intp)
-            if lane.last_ms == t_ms:
+            if lane.rows_open and lane.last_ms == t_ms:
                 lane.amend_last(columns, values[chosen])
             else:
-                lane.append(
-                    t_ms, columns, values[chosen], bool((bits_of(values[chosen]) == np.uint64(STALE_BITS)).any())
-                )
-        if simple and len(sids):
-            if len(target.plain) > 64:
-                target.plain.clear()
-            target.plain[sids] = np.array([main.column_of[sid] for sid in sids], dtype=np.intp)
+                lane.append(t_ms, columns, values[chosen], _has_marker(values[chosen]))
+        if list(rows) == [target.main] and len(rows[target.main]) == len(sids):
+            self._remember_plain(target, sids)
         return AppendResult(accepted, out_of_order, duplicates)
+
+    def _remember_plain(self, target: TargetLanes, sids: tuple[int, ...]) -> None:
+        """Let later scrapes of this layout go the short way, if its series grow nowhere but in the main lane."""
+        main = target.main
+        elsewhere = {lane for sid in sids for lane in self._homes[sid] if lane is not main}
+        if all(lane.closed for lane in elsewhere):
+            if len(target.plain) >= LAYOUTS_KEPT:
+                target.plain.clear()
+            columns = np.array([main.column_of[sid] for sid in sids], dtype=np.intp)
+            target.plain[sids] = columns, max((lane.last_ms for lane in elsewhere), default=main.last_ms)
+
+    def _lane_for(self, target: TargetLanes, sid: int, t_ms: int) -> Lane:
+        """The first lane of the target that can still take a sample of that time; a new side lane when none can."""
+        for lane in target.lanes:
+            if lane.last_ms < t_ms or self._free_at(lane, sid, t_ms):
+                return lane
+        target.lanes.append(Lane())
+        return target.lanes[-1]
 
     def _free_at(self, lane: Lane, sid: int, t_ms: int) -> bool:
         if lane.last_ms != t_ms or not lane.rows_open:
@@ -196,11 +181,11 @@ class Blocks:
         column = lane.column_of.get(sid)
         return column is None or bits_of(lane.last_row(np.array([column])))[0] == np.uint64(NO_SAMPLE_BITS)
 
-    def _last_of(self, sid: int, homes: tuple[Lane, ...], t_ms: int) -> tuple[int | None, float]:
+    def _last_of(self, sid: int, t_ms: int) -> tuple[int | None, float]:
         """Time and value of the newest sample of a series, if it is not older than `t_ms`."""
         best: int | None = None
         value = 0.0
-        for lane in homes:
+        for lane in self._homes.get(sid, ()):
             if lane.last_ms < t_ms:
                 continue
             found = lane.last_sample(lane.column_of[sid], t_ms, self.cache)
@@ -216,7 +201,7 @@ class Blocks:
                 homes = self._homes.get(sid, ())
                 self._homes[sid] = (*homes, lane)
                 self.index.generation += 1
-                if homes:  # it no longer lives in one lane only
+                if any(not home.closed for home in homes):  # it grows in two lanes from now on
                     for target in self._targets.values():
                         target.plain = {k: v for k, v in target.plain.items() if sid not in k}
         return column
@@ -250,65 +235,33 @@ class Blocks:
 
     def drop_before(self, t_ms: int) -> None:
         """Drop what lies before `t_ms`, in whole sealed chunks; forget series that hold nothing any more."""
-        dropped: set[int] = set()
-        for lane, lock in self._lanes_with_locks():
-            with lock:
+        with contextlib.ExitStack() as held:
+            targets = list(self._targets.values())
+            for target in targets:
+                held.enter_context(target.lock)
+            dropped: set[int] = set()
+            for lane in self._lanes():
                 for sid in lane.drop_before(t_ms):
                     lane.forget(sid)
                     dropped.add(sid)
-                    with self._lock:
-                        self._homes[sid] = tuple(home for home in self._homes.get(sid, ()) if home is not lane)
-        gone = [sid for sid in dropped if not self._homes.get(sid)]
-        with self._lock:
-            for sid in gone:
-                self._homes.pop(sid, None)
-            if dropped:
-                for target in self._targets.values():
+                    self._homes[sid] = tuple(home for home in self._homes.get(sid, ()) if home is not lane)
+            for target in targets:
+                target.retired = [lane for lane in target.retired if lane.rows]
+                if dropped:
                     target.plain = {}
-            self._loaded = tuple(lane for lane in self._loaded if lane.rows)
-            if gone:
-                self._layout_generation += 1
-        self.index.remove(gone)
+            with self._lock:
+                gone = [sid for sid in dropped if not self._homes.get(sid)]
+                for sid in gone:
+                    self._homes.pop(sid, None)
+                self._loaded = tuple(lane for lane in self._loaded if lane.rows)
+                self._layout_generation += bool(gone)
+                self.index.remove(gone)
 
     # ---- reading
 
     def plan(self, matchers: tuple[Matcher, ...]) -> Plan:
         """Where the series that satisfy the matchers live; remembered until a series comes or goes."""
-        key = (matchers, self.index.generation)
-        with self._lock:
-            known = self._plans.get(key)
-            if known is not None:
-                self._plans.move_to_end(key)
-                return known
-        plan = self._make_plan(self.index.select(matchers))
-        with self._lock:
-            self._plans[key] = plan
-            while len(self._plans) > PLANS_KEPT:
-                self._plans.popitem(last=False)
-        return plan
-
-    def _make_plan(self, sids: Sequence[int]) -> Plan:
-        by_lane: dict[Lane, tuple[list[int], list[int]]] = {}
-        scattered: set[int] = set()
-        labels: list[LabelSet] = []
-        for sid in sids:
-            homes = self._homes.get(sid, ())
-            if not homes:
-                continue
-            position = len(labels)
-            labels.append(self.index.labels(sid))
-            if len(homes) > 1:
-                scattered.add(position)
-            for lane in homes:
-                column = lane.column_of.get(sid)
-                if column is not None:
-                    columns, positions = by_lane.setdefault(lane, ([], []))
-                    columns.append(column)
-                    positions.append(position)
-        parts = tuple(
-            LanePart(lane, np.array(c, dtype=np.intp), np.array(p, dtype=np.intp)) for lane, (c, p) in by_lane.items()
-        )
-        return Plan(tuple(labels), parts, frozenset(scattered))
+        return self._planner.plan(matchers)
 
     def samples(self, matchers: Sequence[Matcher], start_ms: int, end_ms: int) -> list[Samples]:
         """Raw samples with start_ms < t <= end_ms of the series that satisfy the matchers, sorted by labels, with markers."""
@@ -341,30 +294,23 @@ class Blocks:
 
     def extent_ms(self) -> tuple[int, int] | None:
         """First and last sample time; None while empty."""
-        extents = [e for lane, _ in self._lanes_with_locks() if (e := lane.extent_ms()) is not None]
+        extents = [e for lane in self._lanes() if (e := lane.extent_ms()) is not None]
         return (min(e[0] for e in extents), max(e[1] for e in extents)) if extents else None
 
     @property
     def nbytes(self) -> int:
         """Bytes of samples and times, the decoded cache included."""
-        return sum(lane.nbytes for lane, _ in self._lanes_with_locks()) + self.cache.nbytes
+        return sum(lane.nbytes for lane in self._lanes()) + self.cache.nbytes
 
     @property
     def sample_count(self) -> int:
         """Samples held (markers included)."""
-        return sum(lane.sample_count for lane, _ in self._lanes_with_locks())
+        return sum(lane.sample_count for lane in self._lanes())
 
-    def _lanes_with_locks(self) -> list[tuple[Lane, threading.Lock]]:
-        own = threading.Lock()
-        targets = list(self._targets.values())
-        return [(lane, t.lock) for t in targets for lane in list(t.lanes)] + [(lane, own) for lane in self._loaded]
+    def _lanes(self) -> list[Lane]:
+        growing = [lane for target in list(self._targets.values()) for lane in (*target.retired, *target.lanes)]
+        return [*growing, *self._loaded]
 
 
-def joined(parts: list[tuple[Int64s, Floats]]) -> tuple[Int64s, Floats]:
-    """One series from its pieces: sorted by time, the first of equal times kept."""
-    if len(parts) == 1:
-        return parts[0]
-    times = np.concatenate([p[0] for p in parts])
-    values = np.concatenate([p[1] for p in parts])
-    times, first = np.unique(times, return_index=True)
-    return times, values[first]
+def _has_marker(values: Floats) -> bool:
+    return bool((bits_of(values) == np.uint64(STALE_BITS)).any())

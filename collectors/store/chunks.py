@@ -28,6 +28,7 @@ class Chunk:
     times_ms: Int64s
     place: npt.NDArray[np.int32]
     packed: PackedColumns
+    sample_count: int
 
     @property
     def nbytes(self) -> int:
@@ -61,11 +62,13 @@ class Chunk:
 
 def sealed(times_ms: Int64s, values: Floats) -> Chunk:
     """Pack rows (columns, rows) of a lane; columns without a sample are left out."""
-    alive = (bits_of(values) != np.uint64(NO_SAMPLE_BITS)).any(axis=1)
+    held = bits_of(values) != np.uint64(NO_SAMPLE_BITS)
+    alive = held.any(axis=1)
     place = np.where(alive, np.cumsum(alive) - 1, -1).astype(np.int32)
     times_ms = np.array(times_ms, dtype=np.int64)
+    times_ms.setflags(write=False)
     packed = pack(np.ascontiguousarray(values[alive]))
-    return Chunk(next(_serials), int(times_ms[0]), int(times_ms[-1]), times_ms, place, packed)
+    return Chunk(next(_serials), int(times_ms[0]), int(times_ms[-1]), times_ms, place, packed, int(held.sum()))
 
 
 class DecodedCache:
@@ -90,6 +93,7 @@ class DecodedCache:
                 self._held.move_to_end(key)
                 return held
         values = chunk.decode(columns)
+        values.setflags(write=False)  # what is handed out is shared
         decoded = values, ~chunk.clean(columns)
         with self._lock:
             if key not in self._held and values.nbytes <= self._limit // 4:

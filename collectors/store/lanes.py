@@ -32,6 +32,8 @@ class Lane:
         self.rows_seen = 0
         """Rows ever appended: with `amended` it tells a cache whether what it read is still all there is."""
         self.amended = 0
+        self.closed = False
+        """Nothing is appended any more."""
         self._state: tuple[tuple[Chunk, ...], OpenRows] = ((), OpenRows.room_for(len(self.sids), 16))
 
     # ---- writing
@@ -117,9 +119,19 @@ class Lane:
         if rest:
             # What ends a load seldom grows again: packed as it is.
             chunks.append(sealed(times_ms[full:], values[:, full:]))
-        self._state = (tuple(chunks), OpenRows.room_for(0, 16))
+        self._state = (tuple(chunks), OpenRows.room_for(0, 1))
+        self.closed = True
         self.last_ms = int(times_ms[-1])
         self.rows_seen += len(times_ms)
+
+    def close(self) -> None:
+        """Seal what lies open: nothing will be appended any more."""
+        chunks, head = self._state
+        if head.rows:
+            chunks, _ = self._seal(chunks, head)
+        self._state = (chunks, OpenRows.room_for(0, 1))
+        self.amended += 1
+        self.closed = True
 
     def extend(self, columns: Columns, times_ms: Int64s, values: Floats) -> None:
         """Bulk rows after `last_ms` for some columns: `values` (len(columns), rows), times strictly increasing."""
@@ -137,7 +149,7 @@ class Lane:
         self.rows_seen += len(times_ms)
 
     def _seal(self, chunks: tuple[Chunk, ...], head: OpenRows) -> tuple[tuple[Chunk, ...], OpenRows]:
-        chunk = sealed(head.times_ms[: head.rows], head.values[:, : head.rows])
+        chunk = sealed(head.times_ms[: head.rows], head.values[: len(self.sids), : head.rows])
         return (*chunks, chunk), OpenRows.room_for(len(self.sids), SEAL_ROWS)
 
     def drop_before(self, t_ms: int) -> set[int]:
@@ -198,8 +210,9 @@ class Lane:
     def sample_count(self) -> int:
         """Samples held, markers included."""
         chunks, head = self._state
-        sealed = sum(int((c.place >= 0).sum()) * len(c.times_ms) for c in chunks)
-        return sealed + int((bits_of(head.values[:, : head.rows]) != np.uint64(NO_SAMPLE_BITS)).sum())
+        return sum(c.sample_count for c in chunks) + int(
+            (bits_of(head.values[:, : head.rows]) != np.uint64(NO_SAMPLE_BITS)).sum()
+        )
 
     def snapshot(self) -> Snapshot:
         """The lane as it is now, to be read from."""

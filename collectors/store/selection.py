@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from collectors.model import STALE_BITS, Floats, Int64s
-from collectors.store.blocks import Blocks, LanePart, Plan, joined
+from collectors.store.blocks import Blocks
 from collectors.store.lanes import Lane
 from collectors.store.packing import NO_SAMPLE_BITS, bits_of
+from collectors.store.plans import LanePart, Plan, joined
 from collectors.store.series import LabelSet
 from collectors.store.snapshots import Piece, Snapshot
 

@@ -173,7 +173,7 @@ def heap_choice(keys: Sequence[Any], k: int) -> list[int]:
     heap: list[int] = []
 
     def worse(a: int, b: int) -> bool:
-        return keys[heap[a]] > keys[heap[b]]
+        return bool(keys[heap[a]] > keys[heap[b]])
 
     for new, key in enumerate(keys):
         if len(heap) < k:

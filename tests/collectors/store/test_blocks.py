@@ -191,6 +191,35 @@ def test_memory_over_six_hours_of_a_fleet_stays_under_four_bytes_a_sample() -> N
     assert blocks.nbytes / (count * 400) < 4.0
 
 
+def test_churn_of_series_costs_what_is_alive_not_what_was() -> None:
+    blocks = Blocks()
+    for i in range(400):
+        born = [{"__name__": "x", "instance": "a", "request": f"{i}-{j}"} for j in range(50)]
+        steady = [{"__name__": "steady", "instance": "a", "n": str(j)} for j in range(5)]
+        result = blocks.append("a", i * 1000, steady + born, [1.0] * 5 + [float(i)] * 50)
+        assert result.accepted == 55
+    assert blocks.sample_count == 400 * 55
+    assert blocks.nbytes < 400 * 55 * 200
+    assert len(held(blocks, "steady")) == 400 * 5
+    count = Engine(blocks).instant("sum(count_over_time(steady[400s]))", 399_000).data()["result"][0]["value"][1]
+    assert count == "2000"
+    one = [{"__name__": "steady", "instance": "a", "n": "0"}]
+    assert blocks.append("a", 300_000, one, [1.0]).out_of_order == 1
+    assert blocks.append("a", 399_000, one, [2.0]).duplicates == 1
+    blocks.drop_before(390_000)
+    assert len(blocks.index) < 2500
+
+
+def test_what_is_handed_out_may_be_changed_without_harm() -> None:
+    blocks = Blocks()
+    blocks.load([Samples(X, np.arange(SEAL_ROWS), np.arange(float(SEAL_ROWS)))])
+    for _ in range(2):
+        [one] = blocks.samples([Matcher("__name__", "=", "x")], -1, 2**40)
+        assert one.values.tolist() == list(range(SEAL_ROWS))
+        one.values[:] = -1
+        one.times_ms[:] = 0
+
+
 def test_metadata_is_kept_beside() -> None:
     blocks = Blocks()
     blocks.set_metadata("x", MetricMeta("gauge", "an x"))
