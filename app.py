@@ -59,12 +59,13 @@ async def warm_start(app: st.App) -> AsyncIterator[None]:
     import numpy.ma  # noqa: F401
     import pandas  # noqa: F401  Streamlit imports it on its first run otherwise
 
-    from pages.ui import fleet_view, frame, runbook_view  # noqa: F401
+    from pages.ui import diagnose_page, latency_page, runbook_page, story  # noqa: F401
 
     assets.warm()
     gc.collect()
     gc.freeze()
     yield
+    story.stop()
 
 
 async def healthz(request: Request) -> Response:

@@ -6,6 +6,7 @@ The browser builds the figure (`browser/live_chart.js`), so a refresh costs abou
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -163,7 +164,7 @@ def pack(panel: Panel, *, group: str = "page", dim: bool = False) -> bytes:
     header = {
         "title": panel.title, "unit": panel.unit, "unit_label": panel.unit_label, "start_ms": panel.start_ms,
         "step_ms": panel.step_ms, "points": panel.points, "series": series, "axis": panel.axis or (panel.start_ms, end_ms),
-        "marks": [asdict(mark) for mark in panel.marks], "limits": [asdict(limit) for limit in panel.limits],
+        "marks": [asdict(mark) for mark in panel.marks], "limits": [asdict(limit) for limit in panel.limits if math.isfinite(limit.value)],
         "y_max": panel.y_max, "height": panel.height, "margin_left": panel.margin_left, "promql": panel.promql,
         "runbook": panel.runbook, "taints": panel.taints, "notice": panel.notice, "aside": panel.aside,
         "group": group, "dim": dim, "plotly_url": plotly_url(),

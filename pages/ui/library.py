@@ -105,7 +105,7 @@ def free_key(folder: Path, name: str, taken: Sequence[str] = ()) -> str:
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(name).name).strip(".-")
     for suffix in (SUFFIX, ".gz", ".json", ".jsonl", ".txt", ".om", ".prom", ".parquet"):
         stem = stem.removesuffix(suffix)
-    stem = stem[:80] or "incident"
+    stem = stem[:80].strip(".-") or "incident"
     number = 1
     while True:
         key = f"{stem}{'' if number == 1 else f'-{number}'}{SUFFIX}"

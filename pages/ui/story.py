@@ -21,7 +21,8 @@ KEPT = 256
 
 _told: OrderedDict[str, Timeline | str] = OrderedDict()
 _wanted: list[str] = []
-_working = False
+_worker: threading.Thread | None = None
+_stopping = threading.Event()
 _lock = threading.Lock()
 
 
@@ -30,7 +31,7 @@ def told(key: str, *, first: bool = True) -> Timeline | str | None:
 
     Recordings are judged one after the other; `first` puts this one before those that merely stand in a list.
     """
-    global _working
+    global _worker
     name = str(_path(key))
     with _lock:
         if name in _told:
@@ -39,9 +40,9 @@ def told(key: str, *, first: bool = True) -> Timeline | str | None:
         if name in _wanted:
             _wanted.remove(name)
         _wanted.insert(0 if first else len(_wanted), name)
-        if not _working:
-            _working = True
-            threading.Thread(target=_work, name="timelines", daemon=True).start()
+        if _worker is None and not _stopping.is_set():
+            _worker = threading.Thread(target=_work, name="timelines", daemon=True)
+            _worker.start()
     return None
 
 
@@ -62,15 +63,17 @@ def known(key: str) -> Timeline | str | None:
 
 def _work() -> None:
     """One recording after the other, until none is wanted."""
-    global _working
+    global _worker
     while True:
         with _lock:
-            if not _wanted:
-                _working = False
+            if not _wanted or _stopping.is_set():
+                _worker = None
                 return
             name = _wanted[0]
         found = _tell(name)
         with _lock:
+            if _stopping.is_set():
+                continue
             _told[name] = found
             while len(_told) > KEPT:
                 _told.popitem(last=False)
@@ -89,7 +92,12 @@ def _tell(name: str) -> Timeline | str:
             source: Source = CapsuleSource(capsule, at_ms)
             return ScopedSource(source, scope) if scope else source
 
-        return timeline(source_at, instants(extent.start_ms, extent.end_ms, extent.scrape_ms), here.settings)
+        return timeline(
+            source_at,
+            instants(extent.start_ms, extent.end_ms, extent.scrape_ms),
+            here.settings,
+            stopped=_stopping.is_set,
+        )
     except SourceError as error:
         return str(error)
     except Exception:
@@ -97,11 +105,16 @@ def _tell(name: str) -> Timeline | str:
         return "the timeline could not be made; the log has the details"
 
 
-def forget_all() -> None:
-    """Drop every timeline; for tests."""
+def stop() -> None:
+    """End the work that is going on and forget what was told: a thread must not outlive the process that it judges for."""
+    _stopping.set()
+    worker = _worker
+    if worker is not None:
+        worker.join(10)
     with _lock:
         _told.clear()
         _wanted.clear()
+    _stopping.clear()
 
 
 def marks(key: str) -> tuple[Mark, ...]:

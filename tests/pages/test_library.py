@@ -1,0 +1,57 @@
+"""Incident files: looked up, never joined; what is not a recording is refused and leaves nothing behind."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from collectors.source import SourceBroken, SourceError
+from pages.ui import library
+from tests.pages.conftest import RECORDING, Bench
+
+
+def test_the_neighbours_of_an_opened_file_are_listed_with_their_manifest(bench: Bench) -> None:
+    [entry] = library.entries()
+    assert entry.manifest is not None
+    assert entry.manifest.title == "b_waiting_growth"
+    assert library.path_of(entry.key) == bench.capsule_path
+
+
+@pytest.mark.parametrize(
+    "key", ["../b_waiting_growth.capsule", "/etc/passwd", "", "x" * 4000, "b_waiting_growth.capsule\0"]
+)
+def test_a_key_from_an_address_never_becomes_a_path(bench: Bench, key: str) -> None:
+    with pytest.raises(SourceBroken, match="no incident file"):
+        library.path_of(key)
+
+
+def test_an_uploaded_recording_joins_the_library(bench: Bench) -> None:
+    key = library.take_in("../../my incident (1).json.gz", RECORDING.read_bytes())
+    assert key == "my-incident-1.capsule"
+    assert library.path_of(key).parent == bench.console.incidents_folder
+    again = library.take_in("my incident (1).json.gz", RECORDING.read_bytes())
+    assert again == "my-incident-1-2.capsule"
+    taken = library.take_in("copy.capsule", bench.capsule_path.read_bytes())
+    assert library.path_of(taken).read_bytes() == bench.capsule_path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"hello", b"PK\x03\x04 not a zip", gzip.compress(b"{}"), b'{"result": [', b"\0" * 5000, RECORDING.read_bytes()[:4000]],
+    ids=["empty", "text", "zip head", "empty object", "cut JSON", "zeroes", "cut gzip"],
+)  # fmt: skip
+def test_what_is_no_recording_is_refused_and_leaves_nothing(bench: Bench, content: bytes) -> None:
+    with pytest.raises(SourceError) as refused:
+        library.take_in("x.json", content)
+    assert "\n" not in str(refused.value)
+    assert list(bench.console.incidents_folder.iterdir()) == []
+
+
+def test_a_damaged_file_in_the_folder_is_listed_with_its_problem(bench: Bench, tmp_path: Path) -> None:
+    bench.console.incidents_folder.mkdir()
+    (bench.console.incidents_folder / "broken.capsule").write_bytes(b"PK nothing")
+    problems = {entry.key: entry.problem for entry in library.entries()}
+    assert problems["broken.capsule"]
+    assert not problems["b_waiting_growth.capsule"]

@@ -1,0 +1,53 @@
+"""Diagnoses along a recording, folded into episodes."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runbooks.timeline import MOST_INSTANTS, fold, instants
+from runbooks.verdicts import Anomaly, Diagnosis, LawFinding, Place, RankState, Verdict, Where
+
+HERE = Where("replica", (Place("a:1"),))
+
+
+def diagnosis(at_ms: int, *causes: str, law: str = "kept") -> Diagnosis:
+    return Diagnosis(
+        at_ms=at_ms,
+        source="s",
+        window_start_ms=0,
+        interval_ms=2000,
+        replicas=(RankState(Place("a:1", "0"), "serving", 0),),
+        laws=(LawFinding("usage_is_a_ratio", law, HERE, ""),),  # type: ignore[arg-type]
+        anomalies=tuple(Anomaly("waiting_growth", "page", 0, HERE, "waiting_growth", cause=cause) for cause in causes[:1]),
+        verdicts=tuple(Verdict(cause, "likely", HERE) for cause in causes) or (Verdict("healthy", "likely", HERE),),
+    )  # fmt: skip
+
+
+def test_what_holds_at_neighbouring_instants_is_one_episode() -> None:
+    told = fold([diagnosis(0), diagnosis(2, "overload"), diagnosis(4, "overload"), diagnosis(6), diagnosis(8, "overload")])  # fmt: skip
+    assert [(e.id, e.from_ms, e.to_ms) for e in told.of("verdict")] == [("overload", 2, 4), ("overload", 8, 8)]
+    assert [(e.severity, e.from_ms, e.to_ms) for e in told.of("anomaly")] == [("page", 2, 4), ("page", 8, 8)]
+    [state] = told.of("state")
+    assert (state.place, state.from_ms, state.to_ms) == ("a:1 rank 0", 0, 8)
+    assert told.of("check") == ()
+
+
+def test_a_broken_check_is_an_episode_and_healthy_is_none() -> None:
+    told = fold([diagnosis(0, law="broken"), diagnosis(2, law="broken"), diagnosis(4)])
+    assert [(e.id, e.from_ms, e.to_ms) for e in told.of("check")] == [("usage_is_a_ratio", 0, 2)]
+    assert told.of("verdict") == ()
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.integers(0, 10**12),
+    st.integers(0, 10**9),
+    st.sampled_from([1000, 2000, 5000, 15000, 60000]),
+)
+def test_instants_stand_on_scrapes_end_at_the_end_and_are_bounded(start: int, length: int, scrape: int) -> None:
+    found = instants(start, start + length, scrape)
+    assert found[-1] == start + length
+    assert len(found) <= MOST_INSTANTS
+    assert list(found) == sorted(set(found))
+    assert all((at - start) % scrape == 0 for at in found[:-1])
