@@ -18,6 +18,7 @@ from collectors.signals import rate_window_ms
 from collectors.source import Source, SourceError
 from runbooks.diagnosis import scene_of
 from runbooks.findings import Number
+from runbooks.laws import GRAVE
 from runbooks.naming import parameters
 from runbooks.place import covers, matchers, verdicts_at
 from runbooks.predicates import Facts
@@ -152,6 +153,7 @@ def facts_of(numbers: tuple[Number, ...], scene: Scene, log_class: str | None) -
         verdicts={v.cause: v.confidence for v in reversed(verdicts_at(scene.where, scene.diagnosis))},
         states=states,
         laws=laws,
+        grave_laws=GRAVE,
         log_class=log_class,
     )
 

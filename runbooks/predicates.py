@@ -28,6 +28,8 @@ class Facts:
     """State words of the replicas at this place; None when they could not be told."""
     laws: Mapping[str, str] | None = None
     """Law id -> kept, broken or unknown at this place (the worst of its replicas); None when not judged."""
+    grave_laws: frozenset[str] = frozenset()
+    """Laws whose break makes figures unfit to be read."""
     log_class: str | None = None
     """Class that a pasted log was read as; None when nothing was pasted."""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -151,15 +153,20 @@ class State(_Judgement):
 
 
 class Law(_Judgement):
-    """Yes when one of the laws (all of them when none is named) is broken at this place."""
+    """Yes when one of the laws is broken at this place: those named, else all, or only those whose break taints figures."""
 
     name: Literal["law"]
     broken: tuple[str, ...] = ()
+    grave: bool = False
 
     def judge(self, facts: Facts) -> Answer:
         if facts.laws is None:
             return "inconclusive"
-        looked_at = [status for law, status in facts.laws.items() if not self.broken or law in self.broken]
+        looked_at = [
+            status
+            for law, status in facts.laws.items()
+            if (not self.broken or law in self.broken) and (not self.grave or law in facts.grave_laws)
+        ]
         if "broken" in looked_at:
             return "yes"
         return "no" if "kept" in looked_at else "inconclusive"

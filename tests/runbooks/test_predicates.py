@@ -50,6 +50,8 @@ def test_verdicts_states_laws_and_logs() -> None:
     assert judge({"name": "law"}, laws={"a": "kept", "b": "broken"}) == "yes"
     assert judge({"name": "law", "broken": ["a"]}, laws={"a": "kept", "b": "broken"}) == "no"
     assert judge({"name": "law"}, laws={"a": "unknown"}) == "inconclusive"
+    grave = {"laws": {"a": "kept", "b": "broken"}, "grave_laws": frozenset("a")}
+    assert judge({"name": "law", "grave": True}, **grave) == "no"
     log = {"name": "log_class", "any_of": ["no_kv_blocks"]}
     assert judge(log, log_class="no_kv_blocks") == "yes"
     assert judge(log, log_class="not_memory") == "no"
