@@ -15,10 +15,10 @@ import os
 import socket
 import sys
 import tomllib
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 from starlette.middleware import Middleware
@@ -26,10 +26,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from collectors.settings import Settings
+from collectors.settings import Settings, SettingsError
+from collectors.source import SourceError
 from pages.ui import assets
-from pages.ui.console import Console, configure
+from pages.ui.console import Console, configure, console
 from pages.ui.serving import Hardened
+
+if TYPE_CHECKING:
+    from runbooks.api import IncidentApi
 
 ROOT = Path(__file__).resolve().parent
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -73,11 +77,36 @@ async def healthz(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-def metrics(request: Request) -> Response:
-    """The console's own metrics."""
+def own_metrics(api: IncidentApi | None) -> Callable[[Request], Response]:
+    """The console's own metrics, those of the webhook among them."""
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+    def metrics(request: Request) -> Response:
+        more = generate_latest(api.registry) if api is not None else b""
+        return Response(generate_latest() + more, media_type=CONTENT_TYPE_LATEST)
+
+    return metrics
+
+
+def incident_api() -> IncidentApi | None:
+    """The JSON API over this console's source (webhook in, incidents and diagnoses out); None where it cannot work, and why is printed."""
+    from pages.ui import data, records
+    from runbooks.api import IncidentApi
+    from runbooks.incidents import Incidents
+    from runbooks.records import RecordsError
+
+    here = console()
+    try:
+        token = here.settings.api_token()
+        return IncidentApi(
+            data.held().source,
+            here.settings,
+            Incidents(records.records(), here.clock),
+            token=token.get_secret_value() if token else None,
+        )
+    except (SourceError, RecordsError, SettingsError) as error:
+        print(f"pagewatch: no JSON API: {error}", file=sys.stderr, flush=True)
+        return None
 
 
 def free_port(host: str, wanted: int) -> int:
@@ -111,10 +140,15 @@ def committed_config() -> dict[str, Any]:
 
 def make_app() -> st.App:
     """The ASGI app; `configure` must have been called, and `assets.place_under` where there is a base path."""
+    api = incident_api()
+    routes = [Route("/healthz", healthz), Route("/metrics", own_metrics(api))]
+    for route in api.routes() if api is not None else ():
+        if route.path not in ("/healthz", "/metrics"):
+            routes.append(Route(assets.base_path() + route.path, route.endpoint, methods=sorted(route.methods or ())))
     return st.App(
         ROOT / "pages" / "main.py",
         lifespan=warm_start,
-        routes=[Route("/healthz", healthz), Route("/metrics", metrics), *assets.asset_routes()],
+        routes=[*routes, *assets.asset_routes()],
         middleware=[Middleware(Hardened)],
     )
 

@@ -154,16 +154,18 @@ def view_of(params: Mapping[str, str], play: Mapping[str, Any] | None, speed: in
 
 
 def source_at(view: View) -> Source:
-    """The source as of the view's instant: a replay knows nothing after its cursor."""
+    """The source as of the view's instant and inside its scope: a replay knows nothing after its cursor."""
     source = held(view.source_key)
-    if source.capsule is None:
-        return source.source
-    replayed: Source = CapsuleSource(source.capsule, view.at_ms)
-    return ScopedSource(replayed, source.source.scope) if isinstance(source.source, ScopedSource) else replayed
+    seen: Source = source.source
+    if source.capsule is not None:
+        seen = CapsuleSource(source.capsule, view.at_ms)
+        if isinstance(source.source, ScopedSource):
+            seen = ScopedSource(seen, source.source.scope)
+    return ScopedSource(seen, dict(view.scope)) if view.scope else seen
 
 
 def _subject(view: View, *more: object) -> tuple[object, ...]:
-    return (view.source_key, view.mode == "live", view.span_ms, *more)
+    return (view.source_key, view.scope, view.mode == "live", view.span_ms, *more)
 
 
 def fleet(view: View) -> Seen[FleetPicture]:
@@ -180,7 +182,7 @@ def fleet(view: View) -> Seen[FleetPicture]:
 
 def diagnosis(view: View) -> Seen[Diagnosis]:
     """What is wrong at the view's instant, computed once per source and instant."""
-    subject = (view.source_key, view.mode == "live")
+    subject = (view.source_key, view.scope, view.mode == "live")
     return _seen(_pictures.diagnoses, subject, view.at_ms, lambda: diagnose(source_at(view), view.at_ms, settings()))
 
 
@@ -206,8 +208,19 @@ def walked(
             answers=answers, diagnosis=found.value if found.error is None else None,
         )  # fmt: skip
 
-    subject = (view.source_key, view.mode == "live", runbook_id, instance, engine)
+    subject = (view.source_key, view.scope, view.mode == "live", runbook_id, instance, engine)
     return _seen(_pictures.walks, subject, (view.at_ms, answered), compute)
+
+
+def scope_choices(view: View) -> dict[str, list[str]]:
+    """Scope labels with several values in this source, whatever the viewer has chosen."""
+    whole = fleet(replace(view, scope=())).value
+    found: dict[str, set[str]] = {}
+    for row in whole.replicas if whole is not None else ():
+        for label, value in row.scope.items():
+            found.setdefault(label, set()).add(value)
+    chosen = dict(view.scope)
+    return {label: sorted(values) for label, values in sorted(found.items()) if len(values) > 1 or label in chosen}
 
 
 def slots_of(view: View, names: Sequence[str]) -> dict[str, int | None]:

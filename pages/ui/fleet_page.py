@@ -14,6 +14,8 @@ from pages.ui.table import table
 from pages.ui.tiles import status_strip, tile_row
 from pages.ui.view import View
 
+MOST_ROWS = 40
+
 
 def scene_of(here: View) -> Scene | None:
     """The scene of this view, None when there is no picture at all."""
@@ -40,6 +42,8 @@ def draw(here: View) -> None:
             "Check what it scrapes with: pagewatch doctor",
         )
         return
+    with states.section("The scope"):
+        _scope(here)
     with states.section("The status strip"):
         status_strip(answers(scene), dim=dim)
     with states.section("The tiles"):
@@ -52,10 +56,45 @@ def draw(here: View) -> None:
     opened = None
     with states.section("The replica table"):
         older = max(0, data.settings_clock_ms() - scene.picture.at_ms) / 1000 if dim else 0.0
-        opened = table(COLUMNS, rows(scene, older), key="replicas", dim=dim)
+        shown = rows(scene, older)
+        if len(shown) > MOST_ROWS and not st.toggle(
+            f"Show all {len(shown)} replicas, not only the worst {MOST_ROWS}", key="all_replicas"
+        ):
+            shown = shown[:MOST_ROWS]
+        opened = table(COLUMNS, shown, key="replicas", dim=dim)
     gestures(here, drawn)
     if opened:
         nav.follow(opened)
+
+
+def _scope(here: View) -> None:
+    """Namespace, cluster, job: one choice each, where there is something to choose."""
+    choices = data.scope_choices(here)
+    if not choices:
+        return
+    chosen = dict(here.scope)
+    wanted: dict[str, str] = {}
+    if st.session_state.get("pw_scope") != here.scope:  # the address changed, not the boxes: it wins
+        st.session_state["pw_scope"] = here.scope
+        for label in choices:
+            st.session_state[f"scope_{label}"] = chosen.get(label)
+    with st.container(horizontal=True, gap="small", key="scope"):
+        for label, values in choices.items():
+            picked = st.selectbox(
+                label,
+                values,
+                index=None,
+                placeholder=f"every {label}",
+                key=f"scope_{label}",
+                width=260,
+                label_visibility="collapsed",
+            )
+            if picked:
+                wanted[label] = picked
+    if wanted != {label: value for label, value in chosen.items() if label in choices}:
+        rest = {label: value for label, value in chosen.items() if label not in choices}
+        view.change(scope=view.scope_text({**rest, **wanted}))
+        st.rerun()
 
 
 def grid(panels_: Sequence[charts.Panel], name: str, *, dim: bool = False, across: int = 2) -> list[object]:

@@ -90,7 +90,12 @@ def standing(here: View, seen: Seen[FleetPicture]) -> Standing:
         cause = error.cause if error is not None else "no answer"
         retry = max(0, (seen.retry_ms or now_ms + 5000) - now_ms) / 1000
         return Standing("never", cause=cause, retry_s=retry, **common)
-    facts = tuple(fact for fact in (_backend(picture), picture.engine_text, _count(picture), "UTC") if fact)
+    scope = ", ".join(f"{label}={value}" for label, value in here.scope)
+    facts = tuple(
+        fact
+        for fact in (scope and f"only {scope}", _backend(picture), picture.engine_text, _count(picture), "UTC")
+        if fact
+    )
     common |= {"facts": facts, "clock": clock(picture.at_ms)}
     if seen.error is not None:
         return Standing(
@@ -104,7 +109,7 @@ def standing(here: View, seen: Seen[FleetPicture]) -> Standing:
         )  # fmt: skip
         return Standing("replay", title=picture.source.name, player=player, **common)
     if here.mode == "paused":
-        return Standing("paused", **common)
+        return Standing("paused", age_s=max(0, now_ms - here.at_ms) / 1000, **common)
     newest = data.newest_age_seconds(picture)
     if newest is None:
         return Standing("starting", **common)
@@ -215,7 +220,7 @@ def runbook_query(
         else None
     )
     return nav.merged(
-        {key: value for key, value in view.kept().items() if key in ("source", "range")},
+        {key: value for key, value in view.kept().items() if key in ("source", "scope", "range")},
         id=runbook,
         instance=instance or (place.instance if place else ""),
         engine=engine or (place.engine if place and verdict is not None and verdict.where.scope == "rank" else ""),

@@ -27,7 +27,7 @@ def marks_of(picture: FleetPicture, found: Diagnosis | None, kept: Mapping[str, 
             href = nav.link(
                 "runbook",
                 **nav.merged(
-                    {key: value for key, value in kept.items() if key in ("source", "range")},
+                    {key: value for key, value in kept.items() if key in ("source", "scope", "range")},
                     id=verdict.runbook,
                     instance=place.instance if place else None,
                     at=format_instant(at_ms),

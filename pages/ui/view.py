@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import parse_qsl, urlencode
 
 import streamlit as st
 
 from collectors.instants import format_instant, parse_instant_ms
 from collectors.model import Window
+from collectors.settings import LABEL_NAME
 
 SPANS_MS = {"5m": 300_000, "15m": 900_000, "1h": 3_600_000, "6h": 21_600_000, "24h": 86_400_000}
 STEPS_MS = [1000 * s for s in (2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600)]
 POINTS = 320
-KEYS = ("source", "range", "from", "to", "at")
+KEYS = ("source", "scope", "range", "from", "to", "at")
 LONGEST_MS = 31 * 86_400_000
 SPEEDS = (1, 10, 60)
 
@@ -50,6 +52,8 @@ class View:
     speed: int = 10
     mistake: str = ""
     """What could not be read in the address, in words."""
+    scope: tuple[tuple[str, str], ...] = ()
+    """Labels and values that the viewer chose, sorted; they stand in every query."""
 
     @property
     def window(self) -> Window:
@@ -112,13 +116,28 @@ def read(
             mistakes.append("from and to: the range must be longer than nothing and at most 31 days")
         else:
             at, span, name = end if at is None else min(at, end), max(end - start, 10_000), ""
+    scope = _scope(params.get("scope", "")[:2000], mistakes)
     mistake = "; ".join(mistakes)
     source = params.get("source", "")[:200]
     if extent is not None:
         cursor = _cursor(at, now_ms, extent, play)
         playing = bool(play) and cursor < extent.end_ms
-        return View(source, "replay", cursor, span, name, extent, playing, speed, mistake)
-    return View(source, "live" if at is None else "paused", now_ms if at is None else at, span, name, mistake=mistake)
+        return View(source, "replay", cursor, span, name, extent, playing, speed, mistake, scope)
+    mode: Literal["live", "paused"] = "live" if at is None else "paused"
+    return View(source, mode, now_ms if at is None else at, span, name, mistake=mistake, scope=scope)
+
+
+def _scope(text: str, mistakes: list[str]) -> tuple[tuple[str, str], ...]:
+    chosen = dict(parse_qsl(text))
+    for label in [label for label in chosen if not LABEL_NAME.fullmatch(label) or label == "__name__"]:
+        mistakes.append(f"scope: {label[:40]!r} is not a label name")
+        del chosen[label]
+    return tuple(sorted(chosen.items()))
+
+
+def scope_text(scope: Mapping[str, str]) -> str | None:
+    """A scope as the address carries it; None for no scope."""
+    return urlencode(sorted(scope.items())) or None
 
 
 def _cursor(at: int | None, now_ms: int, extent: Extent, play: Mapping[str, Any] | None) -> int:
@@ -136,9 +155,9 @@ def settle() -> None:
         for key, value in kept.items():
             st.query_params[key] = value
         return
-    if "source" not in said and "source" in kept:
-        st.query_params["source"] = kept["source"]
-        said["source"] = kept["source"]
+    for key in ("source", "scope"):
+        if key not in said and key in kept:
+            st.query_params[key] = said[key] = kept[key]
     st.session_state[_KEPT] = said
 
 

@@ -73,11 +73,19 @@ class Bench:
     sources: list[Switchable] = field(default_factory=list)
 
     def live(
-        self, keep: Callable[[str], bool] = lambda name: True, relabel: Mapping[str, str] | None = None
+        self,
+        keep: Callable[[str], bool] = lambda name: True,
+        relabel: Mapping[str, str] | None = None,
+        jobs: Mapping[str, str] | None = None,
     ) -> Switchable:
         blocks = Blocks()
         blocks.load(
-            Samples({k: (relabel or {}).get(v, v) for k, v in each.labels.items()}, each.times_ms, each.values)
+            Samples(
+                {k: (relabel or {}).get(v, v) for k, v in each.labels.items()}
+                | ({"job": jobs[each.labels["instance"]]} if jobs else {}),
+                each.times_ms,
+                each.values,
+            )
             for each in read_capsule(self.capsule_path).samples()
             if keep(each.labels["__name__"])
         )

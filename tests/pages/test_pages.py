@@ -287,3 +287,23 @@ def test_live_is_live_and_its_age_is_that_of_the_samples(bench: Bench) -> None:
     assert told["mode"] == "live"
     assert 0 <= told["age_s"] < 10
     bench.clock.now_ms = INSIDE_MS + 25_000
+
+
+def test_a_scope_stands_in_every_query_and_in_every_link(bench: Bench) -> None:
+    bench.live(jobs={"127.0.0.1:8000": "chat", "127.0.0.1:8001": "batch"})
+    at = opened("fleet.py")
+    assert len(cells(at)) == 2
+    at.selectbox(key="scope_job").select("batch").run()
+    assert not at.exception
+    assert [row["name"] for row in cells(at)] == ["127.0.0.1:8001"]
+    assert "only job=batch" in bar(at)["facts"]
+    assert "Nothing wrong found." in html(at)  # the incident is on the other one
+    assert "scope=job%3Dbatch" in cells(at)[0]["href"]
+    again = opened("fleet.py", scope="job=batch")
+    assert [row["name"] for row in cells(again)] == ["127.0.0.1:8001"]
+
+
+def test_a_scope_that_is_none_is_said(bench: Bench) -> None:
+    at = opened("fleet.py", at=INSIDE, scope='a"}=1&__name__=up')
+    assert "is not a label name" in html(at)
+    assert len(cells(at)) == 2

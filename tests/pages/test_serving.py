@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import socket
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 import app as launcher
-from pages.ui import assets
+from pages.ui import assets, data
+from pages.ui.console import configure
 from pages.ui.serving import Hardened
+from tests.pages.conftest import INSIDE, Bench
 
 
 def served() -> TestClient:
@@ -88,3 +91,22 @@ def test_the_committed_configuration_is_known_to_streamlit_and_binds_loopback() 
     assert options["server.address"] == "127.0.0.1"
     assert options["browser.gatherUsageStats"] is False
     assert not [name for name in options if name not in config._config_options_template]
+
+
+def test_the_json_api_and_own_metrics_stand_beside_the_pages(bench: Bench) -> None:
+    made = launcher.make_app()
+    paths = {getattr(route, "path", "") for route in made._user_routes}
+    assert {"/healthz", "/metrics", "/api/v1/alerts", "/api/v1/incidents", "/api/v1/diagnose", "/openapi.json"} <= paths
+    client = TestClient(Starlette(routes=made._user_routes), base_url="http://127.0.0.1", client=("127.0.0.1", 50000))
+    told = client.get("/api/v1/diagnose", params={"at": INSIDE}).json()
+    assert told["verdicts"][0]["cause"] in ("seat_limited", "overload")
+    assert "pagewatch_webhook_deliveries" in client.get("/metrics").text
+    assert client.get("/healthz").status_code == 200
+
+
+def test_a_console_without_a_source_still_serves_its_pages(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    configure(replace(bench.console, source_spec=""))
+    data.forget_all()
+    made = launcher.make_app()
+    assert "/healthz" in {getattr(route, "path", "") for route in made._user_routes}
+    assert "no source was given" in capsys.readouterr().err

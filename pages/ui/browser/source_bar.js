@@ -149,7 +149,7 @@ class SourceBar {
     const text = {
       live: () => `Live · ${age(data.age_s + waited)} old`,
       starting: () => "Live · waiting for the first samples",
-      paused: () => `Paused at ${data.clock} UTC`,
+      paused: () => `Paused at ${data.clock} UTC, ${age(data.age_s + waited)} ago`,
       replay: () => `Replay of ${data.title} at ${data.clock} UTC`,
       down: () => `Source down for ${age(data.down_s + waited)}: ${data.cause}. Showing the picture of ${data.clock} UTC, ${age(data.age_s + waited)} old. ${retry}`,
       never: () => `Source down: ${data.cause}. No picture yet. ${retry}`,
