@@ -18,10 +18,14 @@ from sim_backend.faults import CAUSE_OF, Lens, set_slowdown
 from sim_backend.replica import Replica
 from sim_backend.scenario import Fault, Scenario, ScenarioError, Truth
 from sim_backend.scheduler import SchedulerConfigError
+from sim_backend.startup_log import startup_log
 from sim_backend.workload import Call, Stream
 
 QUANTUM_SECONDS = 0.05
 """When calls follow answers, replicas move in lockstep of this; a follow-up is never earlier than what was already simulated."""
+
+HELD_BY_ANOTHER_RATIO = 0.4
+"""oom_at_start: the share of the device that a forgotten process holds."""
 
 
 class Cluster:
@@ -67,6 +71,7 @@ class Cluster:
         self.active: list[Fault] = []
         self.history: list[Truth] = list(scenario.truth)
         self._open_truths: dict[int, int] = {}
+        self._failed_starts: dict[str, list[str]] = {}
         self._lenses = [Lens(Random(f"{seed}/lens/{index}")) for index in range(count)]
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._sequence = itertools.count()
@@ -223,6 +228,8 @@ class Cluster:
                 replica.crash(now)
                 if fault.restart_after_seconds is not None and fault.kind == "crash":
                     self.at(now + fault.restart_after_seconds, lambda at: self._restart(fault, index, at))
+                if fault.kind == "oom_at_start":
+                    self._failed_starts[replica.instance] = self.startup_log(index)
             case "engine_dead":
                 replica.kill_engine(now)
                 self.at(now + 6.0, replica.advance)
@@ -261,6 +268,16 @@ class Cluster:
         """What /metrics of a replica answers now. Raises ScrapeLost when it does not; the replica must be up."""
         return self._lenses[index].look(self.replicas[index].pages(), self.faults_of(index))
 
+    def startup_log(self, index: int) -> list[str]:
+        """What the last start of a replica printed."""
+        replica = self.replicas[index]
+        faults = [fault for fault in self.faults_of(index) if fault.kind == "oom_at_start"]
+        began = faults[0].start_seconds if faults else replica.started_at
+        held = HELD_BY_ANOTHER_RATIO * replica.profile.memory.device_gib if faults else 0.0
+        return startup_log(
+            replica.profile, replica.config, self.epoch_seconds + began, ranks=replica.num_ranks, held_gib=held
+        )
+
     def ground_truth(self) -> dict[str, Any]:
         """What is wrong, where and when, as plain data; instants in epoch milliseconds, `to_ms` None while it lasts."""
         scenario = self.scenario
@@ -276,6 +293,7 @@ class Cluster:
                 if incident["from_ms"] <= self._ms(self.now)
             ],
             "faults": [fault.model_dump() for fault in scenario.fault],
+            "failed_starts": dict(self._failed_starts),
         }
 
     def _incidents(self, truth: Truth) -> list[dict[str, Any]]:

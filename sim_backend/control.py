@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Coroutine
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from sim_backend.faults import CAUSE_OF, SAYS, SERVING
-from sim_backend.kv.paging import paging_facts
+from sim_backend.kv.paging import paged, paging_facts, reserved
 from sim_backend.live import LiveFleet
 from sim_backend.scenario import Fault, FaultKind, Truth
 
@@ -171,8 +172,24 @@ class Control:
         }
 
 
+def learn(tokens: int, block_size: int, low: int, high: int, reservation: int) -> dict[str, Any]:
+    """The paging arithmetic for the Learn section: one request, and a population of lengths uniform on low..high. Raises ValueError."""
+    if high > 1_000_000 or block_size > 4096:
+        raise ValueError("lengths up to 1,000,000 and blocks up to 4,096 slots can be shown")
+    return {
+        "request": paging_facts(tokens, block_size),
+        "paged": asdict(paged(low, high, block_size)),
+        "reserved": asdict(reserved(low, high, reservation)),
+        "ratios": {
+            "aggregate": "ratio of expectations: tokens held over slots taken, by all requests together",
+            "mean_of_ratios": "mean over requests of each one's own ratio",
+        },
+    }
+
+
 def control_app(live: LiveFleet) -> Starlette:
-    """GET /state, POST /load, POST /faults, DELETE /faults/{id}, GET /ground_truth, GET /blocks?replica=0&engine=0[&request=ID]."""
+    """GET /state, POST /load, POST /faults, DELETE /faults/{id}, GET /ground_truth, GET /blocks?replica=0&engine=0[&request=ID],
+    GET /paging?tokens=50&block_size=16&low=200&high=2000&reservation=4096, GET /startup_log?replica=0, GET /check."""
     control = Control(live)
 
     async def state(request: Request) -> Response:
@@ -204,6 +221,27 @@ def control_app(live: LiveFleet) -> Starlette:
             return JSONResponse({"error": "no such request is running there now"}, status_code=404)
         return JSONResponse(table)
 
+    async def paging(request: Request) -> Response:
+        query = request.query_params
+        defaults = {"tokens": 50, "block_size": 16, "low": 200, "high": 2000, "reservation": 4096}
+        return JSONResponse(learn(**{name: _number(query.get(name, str(value))) for name, value in defaults.items()}))
+
+    async def log(request: Request) -> Response:
+        index = _number(request.query_params.get("replica", "0"))
+        if not 0 <= index < len(live.cluster.replicas):
+            return JSONResponse({"error": "no such replica. GET /state lists them"}, status_code=404)
+        return PlainTextResponse("\n".join(live.cluster.startup_log(index)) + "\n")
+
+    async def check(request: Request) -> Response:
+        """The books of every pool, table and queue, checked now."""
+        live.catch_up()
+        for replica in live.cluster.replicas:
+            for engine in replica.engines:
+                if replica.state == "up":
+                    engine.settle()
+                    engine.scheduler.check()
+        return JSONResponse({"kept": True})
+
     async def wrong(request: Request, error: Exception) -> Response:
         text = str(error)
         if isinstance(error, ValidationError):
@@ -218,6 +256,9 @@ def control_app(live: LiveFleet) -> Starlette:
         Route("/faults", inject, methods=["POST"]),
         Route("/faults/{number:int}", clear, methods=["DELETE"]),
         Route("/blocks", blocks),
+        Route("/paging", paging),
+        Route("/startup_log", log),
+        Route("/check", check),
     ]
     return Starlette(routes=routes, exception_handlers={ValueError: wrong, ValidationError: wrong})
 

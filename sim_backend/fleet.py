@@ -63,7 +63,7 @@ def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM. Replica i listens on `port + i` (the next free one when taken; 0: any), the control face after them.
 
-    Writes `targets_file` (Prometheus file_sd JSON) when all listen. `keys` maps API keys to tenants. Raises ScenarioError.
+    Writes `targets_file` (Prometheus file_sd JSON) when all listen. `keys` maps API keys to tenants (default: the scenario's). Raises ScenarioError.
     """
     chosen = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
     tell = say or (lambda line: print(line, file=sys.stderr, flush=True))
@@ -135,7 +135,11 @@ async def running_fleet(
     )
     live = LiveFleet(cluster, time.monotonic)
     doors = [
-        Door(replica_app(live, index, control_url=f"http://{where.control}", keys=keys), sockets[index], ports[index])
+        Door(
+            replica_app(live, index, control_url=f"http://{where.control}", keys=keys or scenario.fleet.keys),
+            sockets[index],
+            ports[index],
+        )
         for index in range(count)
     ]
     control = Door(control_app(live), control_socket, control_socket.getsockname()[1])

@@ -62,7 +62,6 @@ class Replica(PageSource):
     ) -> None:
         engine = dict(settings)
         self.enforce_eager = bool(engine.pop("enforce_eager", False))
-        self.api_key = str(engine.pop("api_key", "")) or None
         self.instance = instance
         self.profile = profile
         self.settings = engine

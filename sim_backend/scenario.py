@@ -169,6 +169,17 @@ class Truth(_Part):
     repeat_seconds: float | None = Field(default=None, gt=0, description="the same again after so long, and again")
 
 
+class Remedy(_Part):
+    """A change that ends the incident, so that it can be applied and the end be seen."""
+
+    engine: dict[str, int | float | str | bool] = {}
+    replicas: int | None = Field(default=None, ge=1)
+    routing: Literal["round_robin", "least_waiting"] | None = None
+    clear_faults: bool = False
+    drop_loads: list[str] = Field(default=[], description="streams that stop")
+    unpin_loads: bool = Field(default=False, description="pinned streams go through the balancer")
+
+
 class Expect(_Part):
     """What a console that reads only metrics must make of it."""
 
@@ -177,9 +188,7 @@ class Expect(_Part):
     where: Literal["fleet", "replica", "rank"] = "fleet"
     may_stand_beside: list[Cause] = []
     detect_within_seconds: float = Field(default=120.0, gt=0)
-    remedy: dict[str, int | float | str | bool] = Field(
-        default={}, description="engine settings that mend it, or fault=cleared"
-    )
+    remedy: Remedy | None = Field(default=None, description="what mends it; None: nothing in the fleet does")
 
 
 class Fleet(_Part):
@@ -190,6 +199,7 @@ class Fleet(_Part):
     ranks: int = Field(default=1, ge=1, le=64)
     routing: Literal["round_robin", "least_waiting"] = "round_robin"
     engine: dict[str, int | float | str | bool] = {}
+    keys: dict[str, str] = Field(default={}, description="API keys and their tenants; empty: no key is asked for")
     per_replica: dict[str, dict[str, int | float | str | bool]] = Field(
         default={}, description="engine settings by replica index"
     )
@@ -206,6 +216,31 @@ class Scenario(_Part):
     fault: list[Fault] = []
     truth: list[Truth] = []
     expect: Expect
+
+
+def with_remedy(scenario: Scenario) -> Scenario:
+    """The same scenario with its remedy applied from the start. Raises ScenarioError when it has none."""
+    remedy = scenario.expect.remedy
+    if remedy is None:
+        raise ScenarioError(
+            f"scenario {scenario.name} declares no remedy. Nothing in the fleet mends {scenario.expect.cause}"
+        )
+    fleet: dict[str, Any] = {"engine": {**scenario.fleet.engine, **remedy.engine}}
+    if remedy.replicas is not None:
+        fleet["replicas"] = remedy.replicas
+    if remedy.routing is not None:
+        fleet["routing"] = remedy.routing
+    loads = [load for load in scenario.load if load.name not in remedy.drop_loads]
+    if remedy.unpin_loads or remedy.routing is not None:
+        loads = [load.model_copy(update={"replicas": None, "rank": None}) for load in loads]
+    return scenario.model_copy(
+        update={
+            "fleet": scenario.fleet.model_copy(update=fleet),
+            "load": loads,
+            "fault": [] if remedy.clear_faults else scenario.fault,
+            "truth": [],
+        }
+    )
 
 
 def scenario_names() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,7 +11,15 @@ import pytest
 
 from sim_backend.faults import CAUSE_OF, SAYS
 from sim_backend.run import SCRAPE_ROWS, Run, Scrape, run
-from sim_backend.scenario import Cause, Scenario, ScenarioError, load_scenario, parse_scenario, scenario_names
+from sim_backend.scenario import (
+    Cause,
+    Scenario,
+    ScenarioError,
+    load_scenario,
+    parse_scenario,
+    scenario_names,
+    with_remedy,
+)
 
 EPOCH_MS = 1_790_000_000_000
 EARLIER = 240
@@ -77,8 +86,8 @@ def hurried(name: str) -> Scenario:
     return parse_scenario(name, data)
 
 
-def simulate(name: str, seconds: float) -> tuple[Run, list[Scrape]]:
-    simulated = run(hurried(name), seconds - EARLIER, 1, None, 5.0, EPOCH_MS)
+def simulate(name: str, seconds: float, replicas: int | None = None) -> tuple[Run, list[Scrape]]:
+    simulated = run(hurried(name), seconds - EARLIER, 1, replicas, 5.0, EPOCH_MS)
     return simulated, list(simulated)
 
 
@@ -151,7 +160,7 @@ BEFORE, DURING = (20, 58), (180, 240)
 
 
 def test_overload_fills_the_seats_and_widens_the_gap() -> None:
-    _, scrapes = simulate("overload", 490)
+    _, scrapes = simulate("overload", 490, 1)
     before, during = (between(scrapes, 0, *window) for window in (BEFORE, DURING))
     assert (during["running"] > 250, during["waiting"] > 100, during["kv"] < 0.5) == (True, True, True)
     assert during["gap"] > 1.6 * before["gap"]
@@ -308,6 +317,65 @@ def test_routing_by_least_waiting_evens_out_what_round_robin_does_not() -> None:
 
     assert spread("least_waiting") <= 4
     assert spread("round_robin") > 15
+
+
+def relief(name: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Replica 0 (or the touched one) late in the incident, without and with the remedy."""
+    chosen = hurried(name)
+    touched = next((part.replicas for part in (*chosen.truth, *chosen.fault)), None)
+    index = (touched or [0])[0]
+    seen = []
+    for scenario in (chosen, with_remedy(chosen)):
+        scrapes = list(run(scenario, 200, 1, None, 5.0, EPOCH_MS))
+        seen.append(between(scrapes, index, 120, 155))
+    return seen[0], seen[1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "seat_limited",
+        "kv_limited",
+        "prefill_limited",
+        "unadmittable_head",
+        "sequence_hog",
+        "rank_imbalance",
+        "replica_imbalance",
+    ],
+)
+def test_the_remedy_takes_the_queue_away(name: str) -> None:
+    ill, mended = relief(name)
+    assert ill["waiting"] >= 10
+    assert mended["waiting"] <= 2
+    assert mended["first"] > 0
+
+
+def test_the_remedy_of_a_fault_is_its_end() -> None:
+    ill, mended = relief("engine_stalled")
+    assert ill["tokens"] == 0
+    assert mended["tokens"] > 0
+    ill, mended = relief("cold_prefix_cache")
+    assert mended["hit_ratio"] > 1.2 * ill["hit_ratio"]
+    with pytest.raises(ScenarioError, match="no remedy"):
+        with_remedy(load_scenario("auth_rejects"))
+
+
+def test_a_replica_that_does_not_start_leaves_its_log_in_the_truth() -> None:
+    simulated = run("oom_at_start", 20, 1, None, 5.0, EPOCH_MS)
+    assert {row(scrape)["up"] for scrape in simulated if scrape.instance == "vllm-2:8000"} == {0}
+    (lines,) = simulated.ground_truth["failed_starts"].values()
+    message = r"Free memory on device \((\d+\.\d+)/(\d+\.\d+) GiB\) on startup is less than desired GPU memory utilization \(0\.9, (\d+\.\d+) GiB\)"
+    found = next(match for line in lines if (match := re.search(message, line)))
+    free, total, wanted = map(float, found.groups())
+    assert free < wanted < total
+    good = "\n".join(simulated.cluster.startup_log(0))
+    for expected in (
+        "Model loading took",
+        "Available KV cache memory",
+        "GPU KV cache size: ",
+        "Maximum concurrency for",
+    ):
+        assert expected in good
 
 
 def test_repeated_truths_are_listed_one_by_one() -> None:

@@ -342,7 +342,7 @@ def test_the_key_decides_what_is_shared_never_the_client(fleet: Fleet) -> None:
 
 
 def test_what_clients_measured_falls_inside_the_exported_histograms(fleet: Fleet) -> None:
-    """TTFT and ITL quantiles of real clients against the buckets, within what loopback and the event loop add."""
+    """TTFT and ITL quantiles of real clients against the buckets, within what loopback and a busy machine add to any answer."""
 
     def buckets(name: str) -> dict[float, float]:
         return {
@@ -372,6 +372,13 @@ def test_what_clients_measured_falls_inside_the_exported_histograms(fleet: Fleet
                 gaps.append(now - last)
             last = now
 
+    lags: list[float] = []
+
+    async def lag(client: openai.AsyncOpenAI) -> None:
+        began = time.perf_counter()
+        await client.models.list()
+        lags.append(time.perf_counter() - began)
+
     async def all_() -> None:
         async with openai.AsyncOpenAI(base_url=f"{fleet.url(1)}/v1", api_key=KEY, max_retries=0) as client:
             await one(client, 999)  # opens the connection and warms both sides up
@@ -379,10 +386,10 @@ def test_what_clients_measured_falls_inside_the_exported_histograms(fleet: Fleet
             gaps.clear()
             before[:] = [buckets(name) for name in names]
             for number in range(12):
-                await asyncio.gather(one(client, 2 * number), one(client, 2 * number + 1))
+                await asyncio.gather(one(client, 2 * number), one(client, 2 * number + 1), lag(client))
 
     asyncio.run(all_())
-    for name, was, seen, extra in zip(names, before, (first, gaps), (0.05, 0.02), strict=True):
+    for name, was, seen, extra in zip(names, before, (first, gaps), (0.03 + max(lags), 0.02), strict=True):
         now = buckets(name)
         counts = {edge: now[edge] - was[edge] for edge in now}
         assert counts[math.inf] == len(seen)
@@ -450,6 +457,49 @@ def test_the_block_table_of_a_live_request(fleet: Fleet) -> None:
         assert sum(block["used_slots"] for block in table["blocks"]) == table["computed_tokens"]
         assert table["paging"]["blocks"] == len(table["blocks"])
     until(lambda: httpx.get(f"{fleet.control}/blocks").status_code == 404)
+
+
+def test_learning_checking_and_the_startup_log(fleet: Fleet) -> None:
+    facts = httpx.get(f"{fleet.control}/paging").json()
+    assert facts["request"]["blocks"] == 4
+    assert facts["reserved"]["aggregate"] == pytest.approx(0.2686, abs=1e-4)
+    assert httpx.get(f"{fleet.control}/paging?low=9&high=3").status_code == 400
+    assert httpx.get(f"{fleet.control}/check").json() == {"kept": True}
+    assert "GPU KV cache size" in httpx.get(f"{fleet.control}/startup_log?replica=1").text
+    assert httpx.get(f"{fleet.control}/startup_log?replica=5").status_code == 404
+
+
+def test_the_request_shape_of_the_serving_benchmark(fleet: Fleet) -> None:
+    """What `vllm bench serve` sends, and what it reads: data lines, a choice per token, usage in a last chunk without choices."""
+    body = {
+        "model": MODEL,
+        "prompt": "bench " * 50,
+        "temperature": 0.0,
+        "repetition_penalty": 1.0,
+        "max_tokens": 20,
+        "logprobs": None,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "ignore_eos": True,
+    }
+    text, tokens, usage = "", 0, None
+    with httpx.stream(
+        "POST", f"{fleet.url()}/v1/completions", json=body, headers={"authorization": f"Bearer {KEY}"}
+    ) as stream:
+        for line in stream.iter_lines():
+            chunk = line.removeprefix("data: ")
+            if not chunk or chunk == "[DONE]":
+                continue
+            data = json.loads(chunk)
+            if data["choices"]:
+                text += data["choices"][0]["text"]
+                tokens += 1
+            else:
+                usage = data["usage"]
+    assert tokens == 20
+    assert len(text.split()) == 20
+    assert usage is not None
+    assert usage["completion_tokens"] == 20
 
 
 def test_a_crashed_replica_refuses_connections_and_comes_back_from_zero(fleet: Fleet) -> None:
