@@ -1,6 +1,6 @@
 """The data folder of a store: `log/NUMBER.log` as scrapes come, `segments/` for what is sealed, `metadata.json`, and a lock.
 
-A log file covers a segment's span; some time after it is closed the same span is sealed from memory as a segment. A restart replays the logs (a
+A log file covers a segment's span; when it is complete, a process of its own seals the same rows as a segment. A restart replays the logs (a
 damaged one is replaced by its segment when there is one); both go together when they are past retention.
 """
 
@@ -11,9 +11,7 @@ import fcntl
 import functools
 import logging
 import os
-import re
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -32,19 +30,16 @@ from collectors.store.replay import (
     log_files,
     replay_log,
     replay_segment,
-    rewrite_in_groups,
 )
 from collectors.store.rows import Row
-from collectors.store.segments import Segment, list_segments, write_segment
+from collectors.store.sealing import SealingProcess, complete_log
+from collectors.store.segments import Segment, list_segments, sorted_series, write_segment
 
 log = logging.getLogger(__name__)
 
 SPAN_MS = 1_800_000
 """What a log file covers: it is read back row by row until it is complete and rewritten, so it bounds how long a start takes."""
 LOG_FILE_BYTES = 256 * 1024 * 1024
-LATE_SECONDS = 60.0
-"""How long after its end a log file may still be joined by scrapes that began before: sealing waits for them."""
-_LOG_NAME = re.compile(r"(\d{8,})\.log")
 
 
 class StoreError(SourceError):
@@ -65,6 +60,7 @@ class Disk:
         self._folder, self._logs, self._segments = folder, folder / "log", folder / "segments"
         self._span_ms, self._retention_bytes = span_ms, retention_bytes
         self._calls = calls or DiskCalls()
+        self._sealing = SealingProcess() if calls is None else None
         self._closed: list[LogFile] = []
         self._sealed: list[Segment] = []
         self._failures_before = 0
@@ -128,12 +124,13 @@ class Disk:
     def _rotate(self) -> None:
         self._writer.close()
         self._failures_before += self._writer.failures
-        self._current.closed_at = time.monotonic()
         self._closed.append(self._current)
         self._begin_file()
 
     def upkeep(self, blocks: Blocks, cutoff_ms: int) -> int:
         """Sync, retry, seal what is due and drop what is past retention; returns the time from which samples are kept."""
+        if not self._trying("use the folders", self._folders_are_there):
+            return cutoff_ms
         with self._writing:
             if self._writer.failure and not self._writer.overflowed:
                 self._writer.flush()
@@ -142,20 +139,40 @@ class Disk:
             self._sync(descriptor)
         if overflowed:
             self._recover(blocks)
-        self._complete(blocks, cutoff_ms)
+        self._complete(cutoff_ms)
         return self._drop(cutoff_ms)
 
-    def _complete(self, blocks: Blocks, cutoff_ms: int) -> None:
-        """Seal and rewrite the logs that nothing is added to any more; the first refusal of the disk ends it until the next time."""
-        sealed = {segment.number for segment in self._sealed}
-        for file in list(self._closed):
-            if time.monotonic() - file.closed_at < LATE_SECONDS or file.end_ms < cutoff_ms:
-                continue
-            if file.number not in sealed and not self._seal(file, blocks, file.end_ms):
-                return
-            rewrite = functools.partial(rewrite_in_groups, file, self._calls)
-            if not file.grouped and not self._trying("rewrite a log", rewrite):
-                return
+    def _complete(self, cutoff_ms: int) -> None:
+        """Seal and rewrite the logs that nothing is added to any more; what the disk refuses is tried again the next time."""
+        due = [file for file in list(self._closed) if not file.complete and file.end_ms >= cutoff_ms]
+        if due and self._trying("seal", functools.partial(self._complete_logs, [file.path for file in due])):
+            for file in due:
+                file.complete = True
+        if due:
+            self._trying("list segments", self._list_segments)
+
+    def _list_segments(self) -> None:
+        self._sealed = list_segments(self._segments)
+
+    def _folders_are_there(self) -> None:
+        """Somebody may have cleared the folder under a running store: what is in memory is kept, logging begins anew."""
+        for path in (self._logs, self._segments):
+            path.mkdir(parents=True, exist_ok=True)
+        with self._writing:
+            missing = [file for file in self._closed if not file.path.exists()]
+            self._closed = [file for file in self._closed if file not in missing]
+            if self._writer.file_bytes and not self._current.path.exists():
+                log.error("%s is gone; a new log is begun, what the old one held is in memory only", self._current.path)
+                self._writer.close()
+                self._failures_before += self._writer.failures
+                self._begin_file()
+
+    def _complete_logs(self, paths: list[Path]) -> None:
+        if self._sealing is not None:
+            self._sealing.complete(paths, self._segments)
+            return
+        for path in paths:
+            complete_log(path, self._segments, self._calls)
 
     def _recover(self, blocks: Blocks) -> None:
         """After an overflow: seal the whole span of the current file from memory, then log anew."""
@@ -178,10 +195,10 @@ class Disk:
 
     def _seal(self, file: LogFile, blocks: Blocks, end_ms: int) -> bool:
         def write() -> None:
-            segment = write_segment(self._segments, file.number, blocks, file.start_ms, end_ms, self._calls)
-            self._sealed += [segment] if segment is not None else []
+            series = sorted_series(blocks, file.start_ms, end_ms)
+            write_segment(self._segments, file.number, series, file.start_ms, end_ms, self._calls)
 
-        return self._trying("seal a segment", write)
+        return self._trying("seal", write)
 
     def _trying(self, what: str, work: Callable[[], None]) -> bool:
         """Whether the disk took it; a refusal is said once for each reason."""
@@ -264,10 +281,16 @@ class Disk:
         """Bytes of logs and segments."""
         total = 0
         for folder in (self._logs, self._segments):
-            for path in folder.iterdir():
-                with contextlib.suppress(FileNotFoundError):
-                    total += path.stat().st_size
+            with contextlib.suppress(OSError):
+                for path in folder.iterdir():
+                    with contextlib.suppress(FileNotFoundError):
+                        total += path.stat().st_size
         return total
+
+    def stop_sealing(self) -> None:
+        """Let a seal that is at work end now; it is done after the next start."""
+        if self._sealing is not None:
+            self._sealing.stop()
 
     def close(self) -> None:
         """Write what waits, and give the folder free."""

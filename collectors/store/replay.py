@@ -1,4 +1,4 @@
-"""The files of a data folder read back at a start, and complete logs rewritten so that the next start is quick."""
+"""The files of a data folder read back at a start."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ from pathlib import Path
 
 from collectors.model import Samples
 from collectors.series_lines import SeriesLineError
-from collectors.store.log import GROUP_ROWS, MAGIC, LogEncoder, RowGroup
+from collectors.store.log import GROUP_ROWS, RowGroup
 from collectors.store.log_reader import LogReader, merged
-from collectors.store.log_writer import DiskCalls, WholeFile
 from collectors.store.segments import Segment, read_segment
 
 log = logging.getLogger(__name__)
 
-REWRITE_ROWS = 128
-"""Rows of a group in a rewritten log: what a rewrite holds in memory is as many rows of every target."""
 _LOG_NAME = re.compile(r"(\d{8,})\.log")
 
 TakeGroup = Callable[[RowGroup], None]
@@ -36,9 +33,8 @@ class LogFile:
     number: int
     start_ms: int = 2**62
     end_ms: int = -(2**62)
-    closed_at: float = 0.0
-    grouped: bool = False
-    """Whether its rows stand in groups already."""
+    complete: bool = False
+    """Whether it is sealed, and its rows stand in groups."""
 
     def cover(self, first_ms: int, last_ms: int) -> None:
         """Widen the span."""
@@ -70,7 +66,7 @@ def replay_log(file: LogFile, segment: Segment | None, take_group: TakeGroup) ->
     except OSError as error:
         log.error("cannot read %s: %s", file.path, error.strerror)
         return False
-    file.grouped = reader.single_rows == 0
+    file.complete = segment is not None and (reader.single_rows == 0 or reader.damage is not None)
     if reader.damage is not None:
         _cut(file.path, reader.damage.at_byte, reader.damage.file_bytes, reader.damage.reason)
     elif file.empty:
@@ -84,26 +80,6 @@ def replay_segment(segment: Segment, take_series: TakeSeries) -> None:
         take_series(list(read_segment(segment)))
     except (SeriesLineError, OSError, EOFError, zlib.error) as error:
         log.error("%s is damaged and left out: %s", segment.path, error)
-
-
-def rewrite_in_groups(file: LogFile, calls: DiskCalls) -> None:
-    """Replace a complete log by the same rows in groups. Raises OSError; the log is then as it was."""
-    reader, encoder = LogReader(file.path), LogEncoder()
-    unfinished = file.path.with_suffix(".part")
-    try:
-        with WholeFile(unfinished, calls) as out:
-            out.write(MAGIC)
-            for group in merged(reader.groups(), REWRITE_ROWS):
-                out.write(encoder.encode_group(group))
-        if reader.damage is not None:
-            unfinished.unlink()
-            log.warning("%s: %s at byte %d", file.path, reader.damage.reason, reader.damage.at_byte)
-        else:
-            calls.replace(unfinished, file.path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
-    file.grouped = True
 
 
 def _cut(path: Path, at_byte: int, file_bytes: int, reason: str) -> None:

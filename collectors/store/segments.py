@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -49,9 +49,9 @@ def read_segment(segment: Segment) -> Iterator[Samples]:
 
 
 def write_segment(
-    folder: Path, number: int, blocks: Blocks, start_ms: int, end_ms: int, calls: DiskCalls
+    folder: Path, number: int, series: Iterable[Samples], start_ms: int, end_ms: int, calls: DiskCalls
 ) -> Segment | None:
-    """Seal what the blocks hold with start_ms <= t <= end_ms; None when that is nothing.
+    """Seal sorted series whose samples lie in start_ms <= t <= end_ms; None when there are none.
 
     The file appears whole or not at all. Raises OSError; nothing is left behind then.
     """
@@ -62,7 +62,7 @@ def write_segment(
             WholeFile(unfinished, calls) as raw,
             gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=GZIP_LEVEL, mtime=0) as file,
         ):
-            lines = write_series_lines(cast(BinaryIO, file), _sorted_series(blocks, start_ms, end_ms))
+            lines = write_series_lines(cast(BinaryIO, file), series)
         if not lines:
             unfinished.unlink()
             return None
@@ -73,7 +73,7 @@ def write_segment(
     return segment
 
 
-def _sorted_series(blocks: Blocks, start_ms: int, end_ms: int) -> Iterator[Samples]:
+def sorted_series(blocks: Blocks, start_ms: int, end_ms: int) -> Iterator[Samples]:
     """Series in the order of an incident file, one metric at a time so that memory stays small."""
     names = sorted({labels.get("__name__") for labels in blocks.series((), start_ms, end_ms)})
     for name in names:

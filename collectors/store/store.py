@@ -156,6 +156,8 @@ class Store:
     def stop(self) -> None:
         """End scraping and close what is open. May be called twice."""
         self._stopping.set()
+        if self.disk is not None:
+            self.disk.stop_sealing()
         if self._scraper is not None:
             self._scraper.stop()
         if self._upkeep is not None:

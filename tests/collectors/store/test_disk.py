@@ -14,14 +14,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from collectors.model import MetricMeta, is_stale
 from collectors.series_lines import read_series_lines
+from collectors.store.blocks import Blocks
 from collectors.store.disk import Disk, StoreError
-from collectors.store.log import RowGroup
+from collectors.store.log import MAGIC, LogEncoder, RowGroup
+from collectors.store.log_reader import merged
 from collectors.store.log_writer import DiskCalls, LogWriter
 from collectors.store.matchers import Matcher
 from collectors.store.rows import Row
+from collectors.store.sealing import SealingProcess, series_of
 from collectors.store.series import LabelSet
 from collectors.store.store import Store
 
@@ -47,6 +52,7 @@ def row(number: int, target: str = "a", series: tuple[LabelSet, ...] = SERIES) -
 
 
 def opened(folder: Path | None, clock: Clock | None = None, **options: object) -> Store:
+    options.setdefault("disk_calls", DiskCalls())  # seals in this process
     return Store.open(folder, clock=clock or Clock(), **options)  # type: ignore[arg-type]
 
 
@@ -132,7 +138,7 @@ def test_a_closed_span_is_sealed_as_series_lines_of_an_incident_file(tmp_path: P
     store = opened(tmp_path, clock, retention_seconds=3600)
     append(store, range(1, 400))  # a span is a quarter of the retention: two files
     store.upkeep()
-    assert list((tmp_path / "segments").iterdir()) == []  # late scrapes may still come
+    assert len(list((tmp_path / "segments").iterdir())) == 2  # the third is not complete
     store.stop()
     again = opened(tmp_path, clock, retention_seconds=3600)
     before = held(again)
@@ -343,7 +349,7 @@ def test_sealing_on_a_full_disk_leaves_nothing_behind_and_is_tried_again(
     disk.room = 100
     again.upkeep()
     assert list((tmp_path / "segments").iterdir()) == []
-    assert "cannot seal a segment" in caplog.text
+    assert "cannot seal in" in caplog.text
     disk.room = None
     again.upkeep()
     assert len(list((tmp_path / "segments").iterdir())) == 1
@@ -462,3 +468,72 @@ def test_a_log_is_rewritten_smaller_once_it_is_complete_and_reads_the_same(tmp_p
     append(last, range(300, 310))
     assert len(held(last)["m1"]) == 309
     last.stop()
+
+
+def test_sealing_in_a_process_of_its_own_gives_the_same_files(tmp_path: Path) -> None:
+    for name, options in (("here", {}), ("child", {"disk_calls": None})):
+        store = opened(tmp_path / name, retention_seconds=3600, **options)
+        append(store, range(1, 400))
+        store.upkeep()
+        store.stop()
+    files = [sorted(path.relative_to(tmp_path / "here") for path in (tmp_path / "here").glob("*/0*")) for _ in range(2)]
+    assert len(files[0]) == 5
+    for path in files[0]:
+        assert (tmp_path / "here" / path).read_bytes() == (tmp_path / "child" / path).read_bytes()
+
+
+def test_a_refusal_in_the_sealing_process_is_said_with_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "segments").write_text("in the way")
+    (tmp_path / "00000001.log").write_bytes(b"".join([MAGIC, LogEncoder().encode(row(1))]))
+    with pytest.raises(OSError, match="Not a directory"):
+        SealingProcess().complete([tmp_path / "00000001.log"], tmp_path / "segments")
+
+
+def test_a_folder_that_is_cleared_under_a_running_store_is_made_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened(tmp_path)
+    append(store, range(1, 50))
+    for name in ("log", "segments"):
+        shutil.rmtree(tmp_path / name)
+    store.upkeep()
+    assert "is gone; a new log is begun" in caplog.text
+    append(store, range(50, 60))
+    store.upkeep()
+    assert len(held(store)["m1"]) == 59
+    store.stop()
+    again = opened(tmp_path)
+    assert len(held(again)["m1"]) == 10
+    again.stop()
+
+
+def test_a_folder_that_cannot_be_used_for_a_while_is_used_again_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened(tmp_path, retention_seconds=3600, disk_calls=None)
+    append(store, range(1, 400))
+    shutil.rmtree(tmp_path / "segments")
+    (tmp_path / "segments").write_text("in the way")
+    store.upkeep()
+    assert re.search("cannot use the folders in .*: File exists; trying again", caplog.text)
+    (tmp_path / "segments").unlink()
+    store.upkeep()
+    assert len(list((tmp_path / "segments").iterdir())) == 2
+    store.stop()
+    store.upkeep()  # after the end nothing is started any more
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.integers(-5, 20), st.integers(0, 3)), min_size=1, max_size=40))
+def test_a_segment_holds_what_memory_held_when_the_clock_stepped(steps: list[tuple[int, int]]) -> None:
+    layouts = [SERIES[:4], SERIES[2:6], SERIES[4:8], SERIES[:1]]
+    blocks, groups, at_ms = Blocks(), [], START_MS
+    for number, (step, layout) in enumerate(steps):
+        at_ms += 1000 * step
+        values = np.full(len(layouts[layout]), float(number))
+        blocks.append("a", at_ms, layouts[layout], values)
+        groups.append(RowGroup("a", layouts[layout], np.array([at_ms]), values[:, None]))
+    sealed = [(s.labels["__name__"], s.times_ms.tolist(), s.values.tolist()) for s in series_of(merged(groups))]
+    assert sealed == [
+        (s.labels["__name__"], s.times_ms.tolist(), s.values.tolist()) for s in blocks.samples((), 0, 2**60)
+    ]
