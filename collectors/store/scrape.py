@@ -152,7 +152,7 @@ class Scraper:
             while True:
                 now_ms = self._clock.now_ms()
                 due_ms = grid.next_ms(now_ms)
-                await self._clock.sleep((due_ms - now_ms) / 1000)
+                await self._clock.sleep(max(0, due_ms - now_ms) / 1000)
                 at_ms = grid.stamp_ms(due_ms, self._clock.now_ms())
                 rows = await scraped.scrape(at_ms)
                 self._statuses[target] = scraped.status
@@ -176,10 +176,16 @@ class Grid:
         self._last_ms: int | None = None
 
     def next_ms(self, now_ms: int) -> int:
-        """The next due instant after `now_ms`; the one after the last when that is still ahead (early wake-up)."""
+        """The next due instant: on the grid after `now_ms`, never twice the same.
+
+        A place that a slow scrape has overrun by less than half an interval is still taken, at once: a target that times out is tried every
+        interval, as in Prometheus.
+        """
         due_ms = now_ms + (self._phase_ms - now_ms) % self._interval_ms
-        if self._last_ms is not None and due_ms == self._last_ms:
-            due_ms += self._interval_ms
+        if self._last_ms is not None:
+            following_ms = self._last_ms + self._interval_ms
+            overrun = 0 < now_ms - following_ms <= self._interval_ms // 2
+            due_ms = following_ms if overrun or due_ms == self._last_ms else due_ms
         self._last_ms = due_ms
         return due_ms
 
