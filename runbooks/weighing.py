@@ -94,9 +94,10 @@ def _behind_imbalance(suspicion: Suspicion, rooted: Sequence[Suspicion]) -> Susp
 
 def _grouped(scene: Scene, suspicions: Sequence[Suspicion]) -> list[Suspicion]:
     """Merges suspicions of one kind whose onsets lie together, or that cover the whole fleet."""
+    common = _fleet_short_of_capacity(scene, suspicions)
     kinds: dict[tuple[str, str], list[Suspicion]] = {}
     for suspicion in suspicions:
-        kind = "capacity" if suspicion.cause in CAPACITY else suspicion.cause
+        kind = "capacity" if suspicion.cause in CAPACITY and suspicion.places[0] in common else suspicion.cause
         kinds.setdefault((kind, suspicion.confidence), []).append(suspicion)
     merged: list[Suspicion] = []
     fleet = {replica.instance for replica in scene.observations.replicas}
@@ -111,6 +112,20 @@ def _grouped(scene: Scene, suspicions: Sequence[Suspicion]) -> list[Suspicion]:
                 clusters.append([suspicion])
         merged += [_merged(cluster) for cluster in clusters]
     return merged
+
+
+def _fleet_short_of_capacity(scene: Scene, suspicions: Sequence[Suspicion]) -> frozenset[Place]:
+    """Places of a fleet of three or more that queues everywhere with one capacity cause in the majority.
+
+    Near the border between two such causes single replicas fall to the other side; the fleet has one incident.
+    """
+    queued = [s for s in suspicions if s.cause in CAPACITY]
+    causes = [s.cause for s in queued]
+    everywhere = {p.instance for s in queued for p in s.places} == {r.instance for r in scene.observations.replicas}
+    majority = max((causes.count(c) for c in causes), default=0) > len(causes) / 2
+    if len(scene.observations.replicas) < 3 or not everywhere or not majority:
+        return frozenset()
+    return frozenset(place for s in queued for place in s.places)
 
 
 def _merged(cluster: Sequence[Suspicion]) -> Suspicion:

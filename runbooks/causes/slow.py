@@ -29,7 +29,7 @@ def engine_slow(scene: Scene) -> list[Suspicion]:
 
 def _suspect(scene: Scene, reading: Reading) -> Suspicion | None:
     limits = scene.limits
-    block_ms = round(max(1000 * limits("engine_slow", "block_seconds"), 3 * reading.pace.interval_ms))
+    block_ms = round(max(1000 * limits("engine_slow", "block_seconds"), 2 * reading.pace.interval_ms))
     window_ms = round(max(1000 * limits("engine_slow", "window_seconds"), 4 * block_ms))
     end = reading.seen_ms
     newest = _blocks(reading, end - window_ms, end, block_ms)

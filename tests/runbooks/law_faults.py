@@ -64,9 +64,7 @@ def _alternating_starts(series: Samples) -> np.ndarray:  # type: ignore[type-arg
 
 
 FAULTS: Mapping[str, Change] = {
-    "buckets_cumulative": _values(
-        "vllm:time_to_first_token_seconds_bucket", lambda s: s.values + 1e6, le="0.1"
-    ),
+    "buckets_cumulative": _values("vllm:time_to_first_token_seconds_bucket", lambda s: s.values + 1e6, le="0.1"),
     "inf_bucket_is_count": _values("vllm:time_to_first_token_seconds_count", lambda s: s.values + 7),
     "sum_fits_buckets": _values("vllm:e2e_request_latency_seconds_sum", lambda s: s.values * 1000),
     "buckets_not_all_equal": _all_in_first_bucket,
@@ -75,7 +73,9 @@ FAULTS: Mapping[str, Change] = {
     ),
     "process_start_moves_forward": _values("process_start_time_seconds", _alternating_starts),
     "hits_within_queries": _values("vllm:prefix_cache_hits_total", lambda s: np.arange(len(s.values)) * 1e5),
-    "first_tokens_cover_finished": _values("vllm:request_success_total", lambda s: s.values + 5000, finished_reason="stop"),
+    "first_tokens_cover_finished": _values(
+        "vllm:request_success_total", lambda s: s.values + 5000, finished_reason="stop"
+    ),
     "finished_equals_latency_counts": _values(
         "vllm:request_success_total", lambda s: np.maximum(s.values - 90, 0), finished_reason="length"
     ),

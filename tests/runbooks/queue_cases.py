@@ -78,9 +78,7 @@ def diagnosed(source: RecordedSource, at: float, settings: Settings | None = Non
     return judge(observe(source, round(at * 1000), chosen), chosen).to_json()
 
 
-def faults(
-    expected: Mapping[str, Any], answer: Mapping[str, Any], incident: Mapping[str, Any] | None
-) -> list[str]:
+def faults(expected: Mapping[str, Any], answer: Mapping[str, Any], incident: Mapping[str, Any] | None) -> list[str]:
     """What is wrong with an answer, by the rules of the cases' README; empty = right."""
     verdicts = answer["verdicts"]
     named = [v for v in verdicts if v["cause"] not in CALM]
@@ -89,9 +87,9 @@ def faults(
     found = []
     for verdict in named:
         forbidden = set(expected["must_not"]) | (set(expected.get("must_not_during", ())) if incident else set())
-        if verdict["confidence"] != "undetermined" and verdict["cause"] in forbidden:
-            if verdict["confidence"] == "likely" or verdict is top:
-                found.append(f"forbidden {verdict['cause']}")
+        counts = verdict["confidence"] == "likely" or (verdict is top and verdict["confidence"] == "possible")
+        if counts and verdict["cause"] in forbidden:
+            found.append(f"forbidden {verdict['cause']}")
     if incident is not None:
         right = {incident["cause"], *incident.get("accept", ())}
         hit = next((v for v in verdicts if v["cause"] in right), None)
@@ -163,7 +161,9 @@ def with_neighbour(source: RecordedSource, other: RecordedSource, name: str) -> 
     shifted = moved(other, {instances[0]: name}, start - other_start)
     added = [s for s in shifted.all_samples() if s.labels["instance"] == name]
     cut = [Samples(s.labels, s.times_ms[s.times_ms <= end], s.values[s.times_ms <= end]) for s in added]
-    return RecordedSource([*source.all_samples(), *(s for s in cut if len(s.times_ms))], f"{source.name}, with a neighbour")
+    return RecordedSource(
+        [*source.all_samples(), *(s for s in cut if len(s.times_ms))], f"{source.name}, with a neighbour"
+    )
 
 
 def moved_expectation(expected: Mapping[str, Any], names: Mapping[str, str], shift_seconds: float) -> dict[str, Any]:

@@ -47,6 +47,7 @@ class RecordedSource:
         self._samples = list(samples)
         self.name = name
         self.queries = 0
+        self._matching: dict[str, list[Samples]] = {}
 
     @staticmethod
     def read(path: Path) -> RecordedSource:
@@ -78,11 +79,11 @@ class RecordedSource:
 
     def samples(self, selector: str, start_ms: int, end_ms: int) -> list[Samples]:
         self.queries += 1
-        matchers = _matchers(selector)
+        if selector not in self._matching:
+            matchers = _matchers(selector)
+            self._matching[selector] = [s for s in self._samples if _accepts(s.labels, matchers)]
         answer = []
-        for series in self._samples:
-            if not _accepts(series.labels, matchers):
-                continue
+        for series in self._matching[selector]:
             lo, hi = np.searchsorted(series.times_ms, [start_ms, end_ms], side="right")
             if hi > lo:
                 answer.append(Samples(series.labels, series.times_ms[lo:hi], series.values[lo:hi]))
