@@ -43,9 +43,9 @@ class SeriesIndex:
             self.generation += 1
             return sid
 
-    def labels(self, sid: int) -> LabelSet:
-        """The label set of a series id."""
-        return self._labels[sid]
+    def labels(self, sid: int) -> LabelSet | None:
+        """The label set of a series id; None when it has been forgotten."""
+        return self._labels.get(sid)
 
     def remove(self, sids: Iterable[int]) -> None:
         """Forget series that hold no samples any more."""
@@ -93,11 +93,11 @@ class SeriesIndex:
         with self._lock:
             if sids is None:
                 return sorted(self._postings)
-            return sorted({name for sid in sids for name in self._labels[sid]})
+            return sorted({name for sid in sids if sid in self._labels for name in self._labels[sid]})
 
     def label_values(self, name: str, sids: Iterable[int] | None = None) -> list[str]:
         """Values of a label, sorted; of the given series only when they are given."""
         with self._lock:
             if sids is None:
                 return sorted(self._postings.get(name, {}))
-            return sorted({v for sid in sids if (v := self._labels[sid].get(name))})
+            return sorted({v for sid in sids if sid in self._labels and (v := self._labels[sid].get(name))})

@@ -43,7 +43,10 @@ class Matcher:
             return value == self.value
         if self.op == "!=":
             return value != self.value
-        found = compile_pattern(self.value).fullmatch(value) is not None
+        try:
+            found = compile_pattern(self.value).fullmatch(value) is not None
+        except UnicodeEncodeError:  # a label value that was no UTF-8
+            found = compile_pattern(self.value).fullmatch(value.encode("utf-8", "replace").decode()) is not None
         return found if self.op == "=~" else not found
 
     def matches_empty(self) -> bool:

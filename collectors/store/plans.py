@@ -66,11 +66,11 @@ class Planner:
         scattered: set[int] = set()
         labels: list[LabelSet] = []
         for sid in sids:
-            homes = self._homes.get(sid, ())
-            if not homes:
+            homes, one = self._homes.get(sid, ()), self._index.labels(sid)
+            if not homes or one is None:  # not appended yet, or forgotten just now
                 continue
             position = len(labels)
-            labels.append(self._index.labels(sid))
+            labels.append(one)
             if len(homes) > 1:
                 scattered.add(position)
             for lane in homes:

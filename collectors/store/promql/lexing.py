@@ -16,6 +16,8 @@ NEGATIVE_AT_SECONDS = 200_000_000_000.0
 
 MAX_DEPTH = 150
 MAX_OPERATORS = 1000
+LONGEST_SECONDS = 2.0**63 / 1e9
+"""Prometheus's durations are nanoseconds in an int64: 292 years."""
 _WORD_OPERATORS = frozenset(("and", "or", "unless", "atan2"))
 
 _TOKEN = re.compile(
@@ -94,10 +96,14 @@ def mended(text: str) -> str:
 
 
 def _refuse_too_deep(tokens: list[_Token]) -> None:
-    """The parser's own recursion ends the process on expressions nested a few thousand deep."""
-    depth = operators = 0
+    """The parser's own recursion ends the process on expressions nested a few thousand deep; huge ranges make it panic."""
+    depth = operators = ranges = 0
     for token in tokens:
+        length = token.text.lstrip(":")  # in [5m:1m] the colon looks like the beginning of a name
+        if ranges and length[:1].isdigit() and number_seconds(length) > LONGEST_SECONDS:
+            raise bad(f"parse error: duration out of range: {length}")
         if token.kind == "other":
+            ranges += (token.text == "[") - (token.text == "]")
             depth += (token.text in "([{") - (token.text in ")]}")
             operators += token.text in "+-*/%^=!<>"
         elif token.kind == "word":

@@ -87,10 +87,10 @@ def _convert(tree: Any) -> Node:
     if kind == "VectorSelector":
         return _vector(tree)
     if kind == "MatrixSelector":
-        return MatrixSelector(_vector(tree.vector_selector), _ms(tree.range))
+        return MatrixSelector(_vector(tree.vector_selector), _positive_ms(tree.range))
     if kind == "SubqueryExpr":
-        step = _ms(tree.step) if tree.step is not None else None
-        return Subquery(_convert(tree.expr), _ms(tree.range), step, _ms(tree.offset), _at(tree.at))
+        step = _positive_ms(tree.step) if tree.step is not None else None
+        return Subquery(_convert(tree.expr), _positive_ms(tree.range), step, _ms(tree.offset), _at(tree.at))
     if kind == "Call":
         return Call(tree.func.name, tuple(_convert(arg) for arg in tree.args))
     if kind == "AggregateExpr":
@@ -153,6 +153,13 @@ def _vector(tree: Any) -> VectorSelector:
 
 def _ms(delta: timedelta | None) -> int:
     return 0 if delta is None else round(delta / timedelta(milliseconds=1))
+
+
+def _positive_ms(delta: timedelta) -> int:
+    length = _ms(delta)
+    if length <= 0:
+        raise bad("parse error: duration must be at least 1ms")
+    return length
 
 
 def _at(modifier: Any) -> At:

@@ -113,7 +113,20 @@ def test_experimental_syntax_is_named(text: str, names: str) -> None:
             "x[5m",
             "nothing(x)",
         ),
-        *("label_replace(x)", "x and 1", '"a" + 1', "x @ NaN", "rate(sum(x))", "x[0s]", "x[5m:0s]"),
+        *(
+            "label_replace(x)",
+            "x and 1",
+            '"a" + 1',
+            "x @ NaN",
+            "rate(sum(x))",
+            "x[0s]",
+            "x[5m:0s]",
+            "x[1e300]",
+            "x[5m:1e300]",
+            "x[0.0001]",
+            "x[5m:0.0001]",
+            "x[300y]",
+        ),
     ],
 )
 def test_what_prometheus_refuses_is_bad_data(text: str) -> None:
