@@ -13,6 +13,7 @@ from collectors.store.promql.elementwise import DATES, MATH, date_part, rounded
 from collectors.store.promql.errors import failed
 from collectors.store.promql.grids import Grid, Mask, ScalarRow, Value, grid, nameless, spread
 from collectors.store.promql.nodes import Call, MatrixSelector, Node, VectorSelector
+from collectors.store.promql.remembered import of_labels
 from collectors.store.promql.windows import Windows
 from collectors.store.series import EMPTY, METRIC_NAME, LabelSet
 
@@ -60,7 +61,8 @@ def _rate(counter: bool, per_second: bool) -> Function:
         if not windows.selection.labels:
             return Grid((), np.zeros((0, steps.count)))
         if counter:
-            for name in {one.get(METRIC_NAME) for one in windows.selection.labels}:
+            labels = windows.selection.labels
+            for name in of_labels(labels, "names", lambda: sorted({one.get(METRIC_NAME) for one in labels})):
                 ev.notes.not_a_counter(name)
         zero: rates.ZeroCut | None = None if not counter else "first" if ev.legacy else "last"
         values, known = rates.extrapolated(windows, zero=zero, per_second=per_second)

@@ -98,10 +98,10 @@ def _of_strip(windows: Windows, line: int, strip: Strip, edges: Edges, zero: Zer
     gain -= first
     if zero is not None:
         fell = strip.values[:, 1:] < strip.values[:, :-1]
-        if fell.any():
-            for row in np.flatnonzero(fell.any(axis=1)):
-                at = np.flatnonzero(fell[row]) + 1
-                gain[row] += _reached_before(at, strip.values[row, at - 1], low, high)
+        falls = np.flatnonzero(fell.any(axis=0))
+        if len(falls):  # a restart makes the whole target fall at one row
+            reached = np.where(fell[:, falls], strip.values[:, falls], 0.0)
+            gain += _reached_before(falls + 1, reached, low, high)
     return _extrapolated(first, gain, edges, zero, seconds)
 
 
@@ -120,16 +120,20 @@ def _extrapolated(first: Floats, gain: Floats, edges: Edges, zero: ZeroCut | Non
 
 
 def _reached_before(falls: Indices, reached: Floats, low: Indices, high: Indices) -> Floats:
-    """The sum of what a counter had reached before its falls at rows low < row <= high."""
+    """The sum of what counters had reached before their falls at rows low < row <= high; falls along the last axis."""
     begin = np.searchsorted(falls, low, side="right")
     end = np.maximum(np.searchsorted(falls, high, side="right"), begin)
     finite = np.isfinite(reached)
-    prefix = np.concatenate(([0.0], np.cumsum(np.where(finite, reached, 0.0))))
-    total = prefix[end] - prefix[begin]
+    prefix = _prefix(np.where(finite, reached, 0.0))
+    total = prefix[..., end] - prefix[..., begin]
     if not finite.all():
-        odd = np.concatenate(([0], np.cumsum(~finite)))
-        total += np.where(odd[end] > odd[begin], np.inf, 0.0)
+        odd = _prefix((~finite).astype(np.float64))
+        total += np.where(odd[..., end] > odd[..., begin], np.inf, 0.0)
     return np.asarray(total)
+
+
+def _prefix(amounts: Floats) -> Floats:
+    return np.concatenate((np.zeros((*amounts.shape[:-1], 1)), np.cumsum(amounts, axis=-1)), axis=-1)
 
 
 def add_resets(windows: Windows, gain: Floats) -> None:
