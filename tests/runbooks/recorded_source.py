@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,12 @@ def _accepts(labels: Labels, matchers: list[tuple[str, str, str]]) -> bool:
     return True
 
 
+def _samples(series: Mapping[str, Any]) -> Samples:
+    times, values = zip(*series["values"], strict=True)
+    instants = np.rint(np.array(times, dtype=np.float64) * 1000).astype(np.int64)
+    return Samples(series["metric"], instants, np.array([float(value) for value in values]))
+
+
 class RecordedSource:
     """Raw samples in memory; counts the queries it answered."""
 
@@ -53,17 +60,7 @@ class RecordedSource:
     def read(path: Path) -> RecordedSource:
         with gzip.open(path) as file:
             recording = json.load(file)
-        return RecordedSource(
-            [
-                Samples(
-                    series["metric"],
-                    np.array([round(float(t) * 1000) for t, _ in series["values"]], dtype=np.int64),
-                    np.array([float(v) for _, v in series["values"]]),
-                )
-                for series in recording["result"]
-            ],
-            path.name.removesuffix(".json.gz"),
-        )
+        return RecordedSource([_samples(series) for series in recording["result"]], path.name.removesuffix(".json.gz"))
 
     def all_samples(self) -> list[Samples]:
         return self._samples

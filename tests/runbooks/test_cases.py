@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runbooks.laws import GRAVE
 from tests.runbooks.queue_cases import (
     Case,
     cases,
@@ -46,9 +47,29 @@ def names(case: Case) -> str:
     return case.name
 
 
-@lru_cache(maxsize=4)
-def source_of(path: Path) -> RecordedSource:
-    return RecordedSource.read(path)
+@dataclass(frozen=True)
+class Loaded:
+    """A case with its recording, read once for all its tests."""
+
+    case: Case
+    source: RecordedSource
+
+
+@pytest.fixture(scope="module", params=CASES, ids=names)
+def loaded(request: pytest.FixtureRequest) -> Loaded:
+    return Loaded(request.param, RecordedSource.read(request.param.path))
+
+
+@pytest.fixture(scope="module", params=RECORDINGS, ids=lambda path: path.name.removesuffix(".json.gz"))
+def real(request: pytest.FixtureRequest) -> tuple[Path, RecordedSource]:
+    return request.param, RecordedSource.read(request.param)
+
+
+@pytest.fixture(scope="module")
+def neighbours() -> list[tuple[str, RecordedSource]]:
+    """Two healthy recordings to stand beside a case."""
+    calm = [case for case in healthy(CASES) if "idle" not in case.name][-2:]
+    return [(case.name, RecordedSource.read(case.path)) for case in calm]
 
 
 def test_the_shared_cases_are_found() -> None:
@@ -58,16 +79,14 @@ def test_the_shared_cases_are_found() -> None:
     assert RECORDINGS
 
 
-@pytest.mark.parametrize("case", CASES, ids=names)
-def test_every_named_instant_is_judged_right(case: Case) -> None:
-    source = source_of(case.path)
+def test_every_named_instant_is_judged_right(loaded: Loaded) -> None:
+    case, source = loaded.case, loaded.source
     for label, at, incident in case.instants():
         assert faults(case.expected, diagnosed(source, at), incident) == [], f"{case.name} {label}"
 
 
-@pytest.mark.parametrize("case", CASES, ids=names)
-def test_other_instants_are_judged_right_too(case: Case) -> None:
-    source = source_of(case.path)
+def test_other_instants_are_judged_right_too(loaded: Loaded) -> None:
+    case, source = loaded.case, loaded.source
     wrong = {
         round(at - case.expected["at"][next(iter(case.expected["at"]))]): found
         for at, incident in case.dense(source, step=113.0, lead_seconds=75)
@@ -77,9 +96,8 @@ def test_other_instants_are_judged_right_too(case: Case) -> None:
 
 
 @pytest.mark.parametrize("keep_every", [3, 6])
-@pytest.mark.parametrize("case", CASES, ids=names)
-def test_slower_scrapes_are_judged_alike(case: Case, keep_every: int) -> None:
-    source = thinned(source_of(case.path), keep_every, offset=1)
+def test_slower_scrapes_are_judged_alike(loaded: Loaded, keep_every: int) -> None:
+    case, source = loaded.case, thinned(loaded.source, keep_every, offset=1)
     lead = max(75, 7 * 5 * keep_every)
     wrong = {
         round(at): found
@@ -89,9 +107,8 @@ def test_slower_scrapes_are_judged_alike(case: Case, keep_every: int) -> None:
     assert wrong == {}
 
 
-@pytest.mark.parametrize("case", CASES, ids=names)
-def test_names_and_dates_do_not_matter(case: Case) -> None:
-    source = source_of(case.path)
+def test_names_and_dates_do_not_matter(loaded: Loaded) -> None:
+    case, source = loaded.case, loaded.source
     instances = sorted({s.labels["instance"] for s in source.all_samples()})
     renamed = {old: f"10.1.2.{9 - number}:80{number}" for number, old in enumerate(instances)}
     shift_seconds = -86_400 * 700 + 3
@@ -102,17 +119,18 @@ def test_names_and_dates_do_not_matter(case: Case) -> None:
         assert faults(expected, diagnosed(changed, at), incident) == [], f"{case.name} {label}"
 
 
-@pytest.mark.parametrize("case", CASES, ids=names)
-def test_a_healthy_neighbour_changes_nothing(case: Case) -> None:
-    calm = next(c for c in reversed(healthy(CASES)) if c.name != case.name and "idle" not in c.name)
-    source = with_neighbour(source_of(case.path), RecordedSource.read(calm.path), "neighbour:8000")
+def test_a_healthy_neighbour_changes_nothing(loaded: Loaded, neighbours: list[tuple[str, RecordedSource]]) -> None:
+    case = loaded.case
+    calm = next(source for name, source in neighbours if name != case.name)
+    source = with_neighbour(loaded.source, calm, "neighbour:8000")
     for label, at, incident in case.instants():
         assert faults(case.expected, diagnosed(source, at), incident) == [], f"{case.name} {label}"
 
 
-@pytest.mark.parametrize("case", healthy(CASES), ids=names)
-def test_no_law_is_broken_in_health(case: Case) -> None:
-    source = source_of(case.path)
+def test_no_law_is_broken_in_health(loaded: Loaded) -> None:
+    case, source = loaded.case, loaded.source
+    if case.expected["incidents"]:
+        return
     for at, _ in case.dense(source, step=97.0, lead_seconds=75):
         broken = [law for law in diagnosed(source, at)["laws"] if law["status"] == "broken"]
         assert broken == [], f"{case.name} at {at}"
@@ -133,9 +151,8 @@ def real_asks(wrapper: dict[str, Any]) -> list[tuple[float, dict[str, Any] | Non
     return asks
 
 
-@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.removesuffix(".json.gz"))
-def test_recordings_of_a_real_engine_are_judged_right(path: Path) -> None:
-    source = source_of(path)
+def test_recordings_of_a_real_engine_are_judged_right(real: tuple[Path, RecordedSource]) -> None:
+    path, source = real
     for at, incident in real_asks(recording(path)):
         answer = diagnosed(source, at)
         likely = [v for v in answer["verdicts"] if v["confidence"] == "likely" and v["cause"] != "healthy"]
@@ -149,11 +166,8 @@ def test_recordings_of_a_real_engine_are_judged_right(path: Path) -> None:
         assert [v["cause"] for v in likely if v["cause"] not in right | beside or place not in str(v["where"])] == []
 
 
-@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.removesuffix(".json.gz"))
-def test_no_grave_law_is_broken_by_a_real_engine(path: Path) -> None:
-    from runbooks.laws import GRAVE
-
-    source = source_of(path)
+def test_no_grave_law_is_broken_by_a_real_engine(real: tuple[Path, RecordedSource]) -> None:
+    _, source = real
     start, end = source.extent_ms() or (0, 0)
     for at in range(start + 20_000, end, 11_000):
         laws = diagnosed(source, at / 1000)["laws"]

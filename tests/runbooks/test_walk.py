@@ -1,6 +1,7 @@
 """A walk asks every automatic step, never takes missing data for good news, and ends where the diagnosis does."""
 
 import json
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -225,6 +226,47 @@ def test_hostile_label_values_are_walked_like_any_other(name: str) -> None:
     for line in walked.to_text().splitlines():
         assert line.isprintable()
         assert len(line) <= 600
+
+
+def relabelled(
+    change: Callable[[dict[str, str]], dict[str, str] | None], *, twice: bool = False
+) -> tuple[EmbeddedSource, int]:
+    """The queue recording with other labels; `twice` keeps the original beside it."""
+    plain, wrapper = recorded(real("b_waiting_growth"))
+    at_ms = instant(wrapper, 93)
+    found = plain.samples('{__name__=~".+"}', at_ms - 120_000, at_ms)
+    changed = [(change(dict(series.labels)), series) for series in found]
+    blocks = Blocks()
+    blocks.load(
+        [Samples(labels, s.times_ms, s.values) for labels, s in changed if labels is not None]
+        + (found if twice else [])
+    )
+    return EmbeddedSource(blocks, name="changed", clock=lambda: at_ms), at_ms
+
+
+@pytest.mark.parametrize("prefix", ["ray_vllm_", "ray_vllm:", "kserve_vllm:", "vllm_"])
+def test_other_spellings_of_the_metrics_are_walked_alike(prefix: str) -> None:
+    source, at_ms = relabelled(lambda labels: {**labels, "__name__": labels["__name__"].replace("vllm:", prefix, 1)})
+    walked = walk("waiting_growth", source, at_ms, SETTINGS)
+    assert walked.outcome.cause in ("seat_limited", "overload")
+    assert [place.instance for place in walked.where.places] == ["127.0.0.1:8000"]
+    assert f"{prefix}num_requests_waiting{{" in named(walked, "waiting").numbers[0].promql
+    assert named(walked, "waiting").numbers[0].value == 261.0
+
+
+def test_one_address_in_two_clusters_is_two_replicas() -> None:
+    def moved(labels: dict[str, str]) -> dict[str, str] | None:
+        return {**labels, "cluster": "b", "instance": "127.0.0.1:8000"} if labels["instance"].endswith("8001") else None
+
+    source, at_ms = relabelled(moved, twice=True)
+    seen = observe(source, at_ms, SETTINGS)
+    names = [replica.instance for replica in seen.replicas if replica.instance.startswith("127.0.0.1:8000")]
+    assert len(names) == 2
+    waiting = {}
+    for name in names:
+        walked = walk("waiting_growth", source, at_ms, SETTINGS, instance=name, observations=seen)
+        waiting["cluster=b" in name] = named(walked, "waiting").numbers[0].value
+    assert waiting == {False: 261.0, True: 0.0}
 
 
 class Failing:
