@@ -1,10 +1,11 @@
 """How fast the simulator is, in units of a plain CPython loop taken in the same run. Prints one JSON line.
 
-    python benchmarks/simulate.py [--trace CSV] [--requests 4096] [--fleet-seconds 120] [--scaling]
+    python benchmarks/simulate.py [--trace CSV] [--requests 4096] [--fleet-seconds 120] [--scaling] [--soak-hours 24]
 
 `trace`: one replica of Llama-3-8B on an A100, window 16,384, the first requests of the conversation trace with arrivals rescaled to 6.45 requests
 per second, every metric on, 5 s scrapes kept. Peers on the same machine class, in the same units: Vidur 160, BLIS 24. `fleet`: 8 replicas at a
 busy load, simulated seconds per CPU second. `scaling` (with --scaling): how it grows with replicas, running sequences and blocks.
+`soak` (with --soak-hours): resident memory of 8 busy replicas over so many simulated hours.
 """
 
 from __future__ import annotations
@@ -96,6 +97,22 @@ def scaling() -> dict[str, Any]:
     }
 
 
+def soak(hours: float) -> dict[str, Any]:
+    """Resident megabytes along a long run of 8 busy replicas whose scrapes are dropped as a file writer would."""
+    import psutil
+
+    process = psutil.Process()
+    seconds = hours * 3600
+    simulated = run(busy(8), seconds, 1, None, 5.0, 1_790_000_000_000)
+    marks = [seconds * share for share in (0.1, 0.25, 0.5, 0.75, 0.999)]
+    rss: dict[str, float] = {}
+    for scrape in simulated:
+        elapsed = (scrape.t_ms - 1_790_000_000_000) / 1000
+        if marks and elapsed >= marks[0]:
+            rss[f"{marks.pop(0) / 3600:.2f} h"] = round(process.memory_info().rss / 1e6, 1)
+    return {"hours": hours, "rss_mb": rss, "requests": simulated.cluster.calls}
+
+
 def best(work: Callable[[], dict[str, float]], times: int) -> dict[str, float]:
     return min((work() for _ in range(times)), key=lambda result: result["cpu_seconds"])
 
@@ -108,6 +125,7 @@ def main() -> None:
     parser.add_argument("--fleet-seconds", type=float, default=120.0)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--scaling", action="store_true")
+    parser.add_argument("--soak-hours", type=float, default=0.0)
     options = parser.parse_args()
     unit = unit_seconds()
     result: dict[str, Any] = {"benchmark": "simulate", "unit_seconds": round(unit, 4), "peers_units": PEERS_UNITS}
@@ -128,6 +146,8 @@ def main() -> None:
     }
     if options.scaling:
         result["scaling_simulated_seconds_per_cpu_second"] = scaling()
+    if options.soak_hours:
+        result["soak"] = soak(options.soak_hours)
     result["max_rss_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
     print(json.dumps(result))
 

@@ -152,6 +152,9 @@ async def running_fleet(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for replica in cluster.replicas:  # open streams end with an error, so that nothing has to be cut off
+            if replica.state != "down":
+                replica.crash(live.now())
         await asyncio.gather(*(door.close() for door in (*doors, control)))
 
 
@@ -208,7 +211,6 @@ class Door:
         if task is None:
             return
         self._server.should_exit = True
-        self._server.force_exit = True
         await asyncio.gather(task, return_exceptions=True)
 
 

@@ -7,9 +7,13 @@ import contextlib
 import json
 import math
 import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,10 +26,11 @@ from prometheus_fastapi_instrumentator import Instrumentator
 from starlette.testclient import TestClient
 
 from sim_backend.exposition import Page, PageSource, registry_of
-from sim_backend.fleet import Addresses, running_fleet
+from sim_backend.fleet import Addresses, listening_socket, running_fleet
 from sim_backend.http_metrics import HttpMetrics
 from sim_backend.live import LiveFleet
-from sim_backend.scenario import Scenario, parse_scenario
+from sim_backend.scenario import Scenario, ScenarioError, parse_scenario
+from tests.shared_data import ROOT
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 KEY = "sk-test"
@@ -589,3 +594,43 @@ def test_http_families_are_those_of_the_instrumentator() -> None:
 
     ours = generate_latest(registry_of(Shown())).decode()
     assert lines(ours) == lines(generate_latest(registry).decode())
+
+
+def test_served_as_a_process_it_tells_where_it_listens_and_stops_cleanly(tmp_path: Path) -> None:
+    """The ports asked for are taken by somebody else: others are chosen and told. SIGTERM ends it while a stream is open, without a traceback."""
+    targets, log = tmp_path / "targets.json", tmp_path / "log"
+    taken = listening_socket(0)
+    port = taken.getsockname()[1]
+    code = (
+        "import sys, pathlib; from sim_backend.fleet import serve; "
+        f"serve('healthy', 2, {port}, targets_file=pathlib.Path(sys.argv[1]))"
+    )
+    with log.open("wb") as output:
+        process = subprocess.Popen([sys.executable, "-c", code, str(targets)], stderr=output, cwd=ROOT)
+    try:
+        until(targets.exists, 60)
+        listed = json.loads(targets.read_text())[0]["targets"]
+        assert len(listed) == 2
+        assert f"127.0.0.1:{port}" not in listed
+        body = {"messages": HELLO, "max_tokens": 5000, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"http://{listed[0]}{CHAT}", json=body) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            last = [line for line in lines if line]
+        assert last[-1] == "data: [DONE]"
+        assert process.wait(20) == 0
+    finally:
+        taken.close()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    text = log.read_text()
+    assert "stopped" in text
+    assert f"({port} is taken)" in text
+    assert "Traceback" not in text
+
+
+def test_no_free_port_is_one_line() -> None:
+    with pytest.raises(ScenarioError, match="Choose another with --port"):
+        listening_socket(65536)
