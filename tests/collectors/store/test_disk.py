@@ -17,6 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collectors.capsule import read_capsule
+from collectors.convert import import_file
 from collectors.model import MetricMeta, is_stale
 from collectors.series_lines import read_series_lines
 from collectors.store.blocks import Blocks
@@ -537,3 +539,18 @@ def test_a_segment_holds_what_memory_held_when_the_clock_stepped(steps: list[tup
     assert sealed == [
         (s.labels["__name__"], s.times_ms.tolist(), s.values.tolist()) for s in blocks.samples((), 0, 2**60)
     ]
+
+
+def test_a_sealed_segment_is_the_body_of_an_incident_file(tmp_path: Path) -> None:
+    store = opened(tmp_path / "data", retention_seconds=3600)
+    append(store, range(1, 200))
+    store.upkeep()
+    (segment,) = (tmp_path / "data" / "segments").iterdir()
+    import_file(segment, tmp_path / "one.capsule")
+    read = {s.labels["__name__"]: (s.times_ms.tolist(), s.values.tolist()) for s in read_capsule(tmp_path / "one.capsule").blocks.samples((), 0, 2**60)}  # fmt: skip
+    last_ms = int(segment.name.split("-")[2].split(".")[0])
+    kept = {
+        s.labels["__name__"]: (s.times_ms.tolist(), s.values.tolist()) for s in store.blocks.samples((), 0, last_ms)
+    }
+    assert read == kept
+    store.stop()
