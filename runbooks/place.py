@@ -62,18 +62,18 @@ def matchers(where: Where, observations: Observations, rank_label: str) -> tuple
         return (), ()
     replicas = [r for name in dict.fromkeys(p.instance for p in where.places) if (r := observations.replica(name))]
     ranks = tuple(sorted({place.engine for place in where.places if place.engine})) if where.scope == "rank" else ()
-    return _target_matchers(replicas), ((one_of(rank_label, ranks),) if ranks else ())
+    return _target_matchers(replicas, observations.replicas), ((one_of(rank_label, ranks),) if ranks else ())
 
 
-def _target_matchers(replicas: Sequence[Replica]) -> tuple[str, ...]:
-    """By `instance` alone where that names the replicas, else by all target labels they have."""
-    if not replicas:
+def _target_matchers(chosen: Sequence[Replica], known: Sequence[Replica]) -> tuple[str, ...]:
+    """By `instance` alone where that names the replicas, else by every label that targets have here, absent ones too."""
+    if not chosen:
         return ('instance=""',)
-    names = {replica.labels.get("instance", "") for replica in replicas}
-    if "" not in names and all(replica.labels.get("instance") == replica.instance for replica in replicas):
+    names = {replica.labels.get("instance", "") for replica in chosen}
+    if "" not in names and all(replica.labels.get("instance") == replica.instance for replica in chosen):
         return (one_of("instance", tuple(sorted(names))),)
-    labels = sorted(set.intersection(*(set(replica.labels) for replica in replicas)))
-    return tuple(one_of(label, tuple(sorted({replica.labels[label] for replica in replicas}))) for label in labels)
+    labels = sorted({label for replica in known for label in replica.labels})
+    return tuple(one_of(label, tuple(sorted({r.labels.get(label, "") for r in chosen}))) for label in labels)
 
 
 def covers(one: Where, other: Where) -> bool:
