@@ -86,6 +86,7 @@ class Memo:
 
     def put(self, key: Any, entry: Entry) -> None:
         """Remember a result."""
+        entry.value.values.setflags(write=False)  # shared from now on
         size = entry.nbytes
         if size > self._limit // 4:
             return

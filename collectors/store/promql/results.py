@@ -49,15 +49,14 @@ class Result:
             return Vector(at, ({},), np.array([self.scalar]), self.notes)
         if self.type != "vector" or self.grid is None:
             raise TypeError(f"the result is a {self.type}, not a vector")
-        return Vector(at, tuple(one.as_dict() for one in self.grid.labels), self.grid.values[:, 0], self.notes)
+        return Vector(at, tuple(one.as_dict() for one in self.grid.labels), self.grid.values[:, 0].copy(), self.notes)
 
     def frame(self, window: Window) -> Frame:
         """A range answer as arrays, NaN where there is no sample. Raises TypeError for other types."""
         if self.type != "matrix" or self.grid is None:
             raise TypeError(f"the result is a {self.type}, not a matrix on steps")
-        values = (
-            self.grid.values if self.grid.present is None else np.where(self.grid.present, self.grid.values, np.nan)
-        )
+        full = self.grid.present is None
+        values = self.grid.values.copy() if full else np.where(self.grid.mask(), self.grid.values, np.nan)
         return Frame(window, tuple(one.as_dict() for one in self.grid.labels), values, self.notes)
 
     def data(self) -> dict[str, Any]:

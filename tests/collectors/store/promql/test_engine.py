@@ -159,6 +159,18 @@ def test_what_was_remembered_is_given_up_when_its_span_gets_a_sample() -> None:
     assert values(engine, "count_over_time(g[1m])", end + 15_000).get("r1") in (None, "3")
 
 
+def test_an_answer_may_be_changed_without_harm_to_the_next() -> None:
+    engine = Engine(counting())
+    window = Window(10 * MINUTE, 12 * MINUTE, MINUTE)
+    for _ in range(2):
+        frame = engine.range("max(rate(c_total[1m]))", window).frame(window)
+        assert frame.values == pytest.approx(20.0)
+        frame.values[:] = -1
+        vector = engine.instant("max(rate(c_total[1m]))", 10 * MINUTE).vector()
+        assert vector.values == pytest.approx(20.0)
+        vector.values[:] = -1
+
+
 def test_pinned_selectors_follow_their_own_query() -> None:
     engine = Engine(counting())
     first = engine.range("max_over_time(c_total[1m] @ end())", Window(0, 10 * MINUTE, MINUTE)).data()
