@@ -35,7 +35,7 @@ def _suspect(scene: Scene, reading: Reading) -> Suspicion | None:
     newest = _blocks(reading, end - window_ms, end, block_ms)
     onset = _onset(reading, end - window_ms, block_ms, newest)
     earlier = _blocks(reading, max(reading.window_start_ms, onset - 12 * window_ms), onset - block_ms, block_ms)
-    earlier = earlier[~np.isnan(earlier)]
+    earlier = earlier[~np.isnan(earlier) & _at_ease(reading, len(earlier), onset - block_ms, block_ms)]
     if np.isnan(newest).any() or len(newest) < 3 or len(earlier) < limits("engine_slow", "baseline_blocks"):
         return None
     usual = float(np.median(earlier))
@@ -74,6 +74,19 @@ def _blocks(
     """Mean token gap of consecutive blocks, the last one ending at end_ms, oldest first."""
     ends = np.arange(end_ms, start_ms + block_ms - 1, -block_ms)[::-1]
     return np.array([reading.rank.mean("inter_token_latency", int(e) - block_ms, int(e)) for e in ends])
+
+
+def _at_ease(reading: Reading, count: int, end_ms: int, block_ms: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which of the earlier blocks had no queue and no preemption: an earlier incident is no yardstick."""
+    ends = end_ms - block_ms * np.arange(count - 1, -1, -1)
+    return np.array(
+        [
+            not reading.rank.gauge("requests_waiting", int(e) - block_ms, int(e)).sum() > 0
+            and not reading.rank.increase("preemptions", int(e) - block_ms, int(e)) > 0
+            for e in ends
+        ],
+        dtype=bool,
+    )
 
 
 def _onset(reading: Reading, from_ms: int, block_ms: int, newest: np.ndarray[tuple[int], np.dtype[np.float64]]) -> int:

@@ -159,6 +159,42 @@ def steps_within_tokens(subject: Subject) -> Outcome:
     )
 
 
+def step_tokens_within_tokens(subject: Subject) -> Outcome:
+    rank = subject.rank
+    assert rank is not None
+    prompt, generated = _values(rank, "prompt_tokens"), _values(rank, "generation_tokens")
+    both = prompt + generated if prompt is not None and generated is not None else None
+    return _at_most(subject, _sums(rank, "iteration_tokens"), both, "tokens of steps", "prompt and generated tokens")
+
+
+def _within_seconds(subject: Subject, rows: list[Floats] | None, exact: bool) -> Outcome:
+    """The last of the rows against the sum of the others, with a second or two per cent of slack."""
+    if rows is None:
+        return unknown("a phase is missing")
+    whole, parts = rows[-1], np.sum(rows[:-1], axis=0)
+    slack = np.maximum(
+        1.0, subject.limits("metrics_untrustworthy", "slack_ratio") * np.maximum(np.abs(whole), np.abs(parts))
+    )
+    excess = np.abs(parts - whole) if exact else parts - whole
+    if (excess > slack).all():
+        return Outcome("broken", f"the parts take {parts[-1]:,.1f} s, the whole {whole[-1]:,.1f} s")
+    return KEPT
+
+
+def phases_add_up(subject: Subject) -> Outcome:
+    rank = subject.rank
+    assert rank is not None
+    rows = _newest(subject, *(_sums(rank, f"request_{phase}_time") for phase in ("prefill", "decode", "inference")))
+    return _within_seconds(subject, rows, exact=True)
+
+
+def phases_within_request(subject: Subject) -> Outcome:
+    rank = subject.rank
+    assert rank is not None
+    names = ("request_queue_time", "request_inference_time", "e2e_request_latency")
+    return _within_seconds(subject, _newest(subject, *(_sums(rank, name) for name in names)), exact=False)
+
+
 def counter_falls_only_with_process(subject: Subject) -> Outcome:
     """A fall counts as a restart's when the start time moved between the scrapes around it."""
     rank, reading = subject.rank, subject.reading
@@ -196,5 +232,8 @@ CHECKS: dict[str, Check] = {
     "prompt_sum_within_prompt_tokens": prompt_sum_within_prompt_tokens,
     "answer_sum_within_generated_tokens": answer_sum_within_generated_tokens,
     "steps_within_tokens": steps_within_tokens,
+    "step_tokens_within_tokens": step_tokens_within_tokens,
+    "phases_add_up": phases_add_up,
+    "phases_within_request": phases_within_request,
     "counter_falls_only_with_process": counter_falls_only_with_process,
 }
