@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,8 +27,11 @@ from pages.ui.view import Extent, View, read
 from runbooks.diagnosis import diagnose
 from runbooks.engine import Answer, verify, walk
 from runbooks.findings import Finding, Walk
+from runbooks.timeline import Timeline, fold
 from runbooks.verdicts import Diagnosis
 
+MOST_JUDGED = 720
+"""An hour at the fastest refresh."""
 SLOWEST_REFRESH_MS, FASTEST_REFRESH_MS = 30_000, 5_000
 
 
@@ -41,6 +44,7 @@ class Held:
     capsule: Capsule | None
     slots: SlotMemory = field(default_factory=SlotMemory)
     scrape_ms: int = FASTEST_REFRESH_MS
+    judged: deque[Diagnosis] = field(default_factory=lambda: deque(maxlen=MOST_JUDGED))
 
     @property
     def extent(self) -> Extent | None:
@@ -183,7 +187,20 @@ def fleet(view: View) -> Seen[FleetPicture]:
 def diagnosis(view: View) -> Seen[Diagnosis]:
     """What is wrong at the view's instant, computed once per source and instant."""
     subject = (view.source_key, view.scope, view.mode == "live")
-    return _seen(_pictures.diagnoses, subject, view.at_ms, lambda: diagnose(source_at(view), view.at_ms, settings()))
+
+    def compute() -> Diagnosis:
+        found = diagnose(source_at(view), view.at_ms, settings())
+        if view.mode == "live" and not view.scope:
+            held(view.source_key).judged.append(found)
+        return found
+
+    return _seen(_pictures.diagnoses, subject, view.at_ms, compute)
+
+
+def lived(view: View) -> Timeline:
+    """What was concluded while somebody watched this live source."""
+    judged = sorted(held(view.source_key).judged.copy(), key=lambda found: found.at_ms)
+    return fold([found for found in judged if found.at_ms <= view.at_ms])
 
 
 def latency(view: View, signal: str) -> Seen[LatencyPicture]:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from pages.ui import charts, data, nav, states, view
+from pages.ui import charts, data, nav, states, story, view
 from pages.ui.fleet_view import COLUMNS, Scene, answers, panels, rows, tiles
 from pages.ui.frame import gestures
-from pages.ui.marks import marks_of
+from pages.ui.marks import marks_of, past_of
 from pages.ui.table import table
 from pages.ui.tiles import status_strip, tile_row
 from pages.ui.view import View
+from runbooks.timeline import Timeline
 
 MOST_ROWS = 40
 
@@ -25,7 +26,10 @@ def scene_of(here: View) -> Scene | None:
     found = data.diagnosis(here).value
     kept = view.kept()
     slots = data.slots_of(here, [row.key for row in seen.value.replicas])
+    told = story.told(here.source_key) if here.mode == "replay" else data.lived(here)
     marks = marks_of(seen.value, found, kept, here.at_ms)
+    if isinstance(told, Timeline):
+        marks = (*past_of(told, found, seen.value.window, kept), *marks)
     return Scene(seen.value, found, data.settings(), slots, here.axis, kept, marks)
 
 

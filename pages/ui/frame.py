@@ -22,10 +22,15 @@ PLAY_SECONDS = 1.0
 STORY_SECONDS = 2.0
 
 
-def live_page(draw: Callable[[View], None], *, strip: bool = True) -> None:
-    """Runs a page: `draw` gets the view of each refresh. Only this one fragment is timed, and nothing nests in it."""
+def live_page(
+    draw: Callable[[View], None], *, strip: bool = True, unfinished: Callable[[], bool] = lambda: False
+) -> None:
+    """Runs a page: `draw` gets the view of each refresh. Only this one fragment is timed, and nothing nests in it.
+
+    While `unfinished()` something is being made in the background, and even a page that stands still looks again.
+    """
     every: float | None = None
-    untold = False
+    waiting = False
     try:
         here = data.view_of(st.query_params, view.playing(), st.session_state.get("pw_speed", 10))
     except SourceError:
@@ -35,20 +40,24 @@ def live_page(draw: Callable[[View], None], *, strip: bool = True) -> None:
             every = data.held(here.source_key).refresh_ms / 1000
         elif here.playing:
             every = PLAY_SECONDS
-        elif here.mode == "replay" and story.told(here.source_key) is None:
-            every, untold = STORY_SECONDS, True
-    st.fragment(_body, run_every=every)(draw, strip, untold)
+        elif _unfinished(here, unfinished):
+            every, waiting = STORY_SECONDS, True
+    st.fragment(_body, run_every=every)(draw, strip, unfinished if waiting else None)
 
 
-def _body(draw: Callable[[View], None], strip: bool, untold: bool) -> None:
+def _unfinished(here: View, more: Callable[[], bool]) -> bool:
+    return (here.mode == "replay" and story.told(here.source_key) is None) or more()
+
+
+def _body(draw: Callable[[View], None], strip: bool, awaited: Callable[[], bool] | None) -> None:
     try:
         here = data.view_of(st.query_params, view.playing(), st.session_state.get("pw_speed", 10))
     except SourceError as error:
         _no_source(error)
         return
-    if (
-        untold and story.told(here.source_key) is not None
-    ):  # what was waited for is there: no need to look again and again
+    if awaited is not None and not _unfinished(
+        here, awaited
+    ):  # what was waited for is there: no more need of the timer
         st.rerun()
     if view.playing() and not here.playing:  # the end of the recording was reached
         view.stop(here)

@@ -13,7 +13,7 @@ from pages.ui.library import Entry
 from pages.ui.story_view import lanes_of
 from pages.ui.table import Cell, Column, Row, table
 from pages.ui.view import View
-from pages.ui.words import cause_text, day_and_clock, duration
+from pages.ui.words import cause_text, day_and_clock, digits, duration
 from runbooks.incidents import Incident
 from runbooks.timeline import Timeline
 from runbooks.walks import RecordedWalk
@@ -46,7 +46,11 @@ def page() -> None:
         states.note("No source is open. Open an incident file below.")
         _below()
         return
-    live_page(draw)
+    live_page(draw, unfinished=_being_judged)
+
+
+def _being_judged() -> bool:
+    return any(entry.manifest is not None and story.told(entry.key, first=False) is None for entry in library.entries())
 
 
 def _below() -> None:
@@ -79,7 +83,7 @@ def _below() -> None:
 
 
 def _row(entry: Entry) -> Row:
-    size = f"{entry.size_bytes / 1e6:.1f} MB"
+    size = f"{digits(entry.size_bytes / 1e6)} MB" if entry.size_bytes >= 1e6 else f"{digits(entry.size_bytes / 1e3)} kB"
     if entry.manifest is None:
         empty = (Cell(""), Cell(""), Cell(""), Cell(""), Cell(entry.problem, "bad", "bad"), Cell(size, "muted"))
         return Row(entry.key, empty)
@@ -101,11 +105,12 @@ def _found(entry: Entry) -> Cell:
     """What the diagnosis said along the recording, where that is known already; else what its manifest carries."""
     told = story.told(entry.key, first=False)
     if isinstance(told, Timeline):
-        causes = list(
-            dict.fromkeys(
-                f"{cause_text(e.id)} on {e.place}" for e in told.of("verdict") if e.confidence != "undetermined"
-            )
-        )
+        lasting: dict[str, int] = {}
+        for episode in told.of("verdict"):
+            if episode.confidence != "undetermined":
+                words = f"{cause_text(episode.id)} on {episode.place}"
+                lasting[words] = lasting.get(words, 0) + episode.to_ms - episode.from_ms + 1
+        causes = sorted(lasting, key=lambda words: -lasting[words])
         return Cell("; ".join(causes[:3]) or "nothing wrong", "" if causes else "muted", "warn" if causes else "ok")
     verdicts = (entry.manifest.diagnosis.get("verdicts") or []) if entry.manifest is not None else []
     if verdicts and isinstance(verdicts[0], dict):

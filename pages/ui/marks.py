@@ -8,9 +8,11 @@ import numpy as np
 
 from collectors.fleet_picture import FleetPicture
 from collectors.instants import format_instant
+from collectors.model import Window
 from pages.ui import nav
 from pages.ui.charts import Mark
 from pages.ui.words import cause_text
+from runbooks.timeline import Episode, Timeline
 from runbooks.verdicts import Diagnosis
 
 MOST = 6
@@ -38,6 +40,31 @@ def marks_of(picture: FleetPicture, found: Diagnosis | None, kept: Mapping[str, 
                 Mark(cause_text(verdict.cause), verdict.since_ms, None, tone, href=href if verdict.runbook else "")
             )
     return (*marks, *starts_of(picture, kept))
+
+
+def past_of(told: Timeline, found: Diagnosis | None, window: Window, kept: Mapping[str, str]) -> tuple[Mark, ...]:
+    """Verdicts that held inside the window and are over; nothing that the instant could not know."""
+    running = {(verdict.cause, str(verdict.where)) for verdict in (found.verdicts if found is not None else ())}
+    over: list[tuple[Episode, int]] = []
+    for episode in told.of("verdict"):
+        to_ms = min(episode.to_ms, window.end_ms)
+        still = (episode.id, episode.place) in running and episode.to_ms >= window.end_ms
+        inside = episode.from_ms <= window.end_ms and to_ms >= window.start_ms
+        if (
+            inside
+            and not still
+            and episode.confidence != "undetermined"
+            and to_ms - episode.from_ms >= 2 * window.step_ms
+        ):
+            over.append((episode, to_ms))
+    longest = max(over, key=lambda pair: pair[1] - pair[0].from_ms, default=None)
+    return tuple(
+        Mark(
+            cause_text(episode.id), episode.from_ms, to_ms, "muted", line=longest is not None and episode is not longest[0],
+            href=nav.link("diagnose", **nav.merged(dict(kept), at=format_instant(to_ms))),
+        )
+        for episode, to_ms in over[-MOST:]
+    )  # fmt: skip
 
 
 def starts_of(picture: FleetPicture, kept: Mapping[str, str]) -> tuple[Mark, ...]:

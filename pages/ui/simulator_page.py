@@ -14,7 +14,7 @@ from pages.ui.markup import icon, tag
 from pages.ui.runbook_view import facts_html
 from pages.ui.table import Cell, Column, Row, table
 from pages.ui.view import View
-from pages.ui.words import cause_text, duration, percent
+from pages.ui.words import cause_text, clock, duration, percent
 
 REPLICA_COLUMNS = (Column("replica"), Column("process"), Column("in flight", "right"), Column("running", "right"), Column("waiting", "right"), Column("KV", "right"), Column("step time"))  # fmt: skip
 MOST_BLOCKS = 256
@@ -115,7 +115,9 @@ def _incident_text(incident: dict[str, Any]) -> str:
     where = incident.get("where") or {}
     names = [str(place.get("instance", "")) for place in where.get("replicas", ())] if isinstance(where, dict) else []
     place = "the fleet" if isinstance(where, dict) and where.get("scope") == "fleet" else ", ".join(names)
-    return cause_text(kind) + (f" on {place}" if place else "")
+    begin, end = incident.get("from_ms"), incident.get("to_ms")
+    times = f", {clock(int(begin))} to {clock(int(end)) if end else 'now'} UTC" if begin else ""
+    return cause_text(kind) + (f" on {place}" if place else "") + times
 
 
 def _conclusion(here: View) -> None:

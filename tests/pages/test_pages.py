@@ -307,3 +307,26 @@ def test_a_scope_that_is_none_is_said(bench: Bench) -> None:
     at = opened("fleet.py", at=INSIDE, scope='a"}=1&__name__=up')
     assert "is not a label name" in html(at)
     assert len(cells(at)) == 2
+
+
+def test_an_incident_that_is_over_stays_on_the_time_axes(bench: Bench) -> None:
+    bench.live()
+    for step in range(0, 110, 5):
+        bench.clock.now_ms = INSIDE_MS - 40_000 + step * 1000
+        data.diagnosis(data.view_of({}, None))
+    at = opened("fleet.py")
+    assert "Nothing wrong found." in html(at)
+    bands = [mark for mark in panels(at)["Waiting"]["marks"] if mark["tone"] == "muted" and not mark["line"]]
+    assert [mark["label"] for mark in bands] in (["seats full"], ["overload"])
+    assert bands[0]["to_ms"] < bench.clock.now_ms
+    assert bands[0]["href"].startswith("diagnose?")
+
+
+def test_a_replay_knows_nothing_of_what_comes_after_its_cursor(bench: Bench) -> None:
+    from pages.ui import story
+
+    while story.told("") is None:
+        pass
+    at = opened("fleet.py", at=BEFORE)
+    assert not panels(at)["Waiting"]["marks"]
+    assert bar(at)["replay"]["marks"], "the track is for navigation and shows the whole recording"
