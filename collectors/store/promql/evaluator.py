@@ -139,7 +139,7 @@ class Evaluator:
         return node.value
 
     def _remembered(self, node: N, steps: Steps, compute: Callable[[N, Steps], Value]) -> Value:
-        key = (node, steps, self.query if _is_pinned(node) else None, self.until_ms)
+        key = (node, steps, self.query if _is_pinned(node) else None, self.until_ms, self.lookback_ms)
         generation = self.blocks.index.generation
         entry = self.memo.get(key, generation, self.snapshot)
         if entry is not None:

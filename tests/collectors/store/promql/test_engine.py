@@ -159,6 +159,13 @@ def test_what_was_remembered_is_given_up_when_its_span_gets_a_sample() -> None:
     assert values(engine, "count_over_time(g[1m])", end + 15_000).get("r1") in (None, "3")
 
 
+def test_the_lookback_of_a_query_is_its_own() -> None:
+    engine = Engine(counting())
+    at = 33 * MINUTE
+    assert engine.instant("sum(g)", at).data()["result"][0]["value"][1] == "1"
+    assert engine.instant("sum(g)", at, lookback_ms=MINUTE).data()["result"] == []
+
+
 def test_an_answer_may_be_changed_without_harm_to_the_next() -> None:
     engine = Engine(counting())
     window = Window(10 * MINUTE, 12 * MINUTE, MINUTE)
