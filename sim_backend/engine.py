@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from sim_backend.cohort import Cohort, cohort_of, extend
 from sim_backend.cost import StepCost
-from sim_backend.frontend import RequestClock
 from sim_backend.metrics import EngineMetrics, IterationStats
-from sim_backend.request import FinishReason, Request, Status
+from sim_backend.reporting import ALONE, Reporter, Together
+from sim_backend.request import Request
 from sim_backend.scheduler import PrefixStats, Scheduler, SchedulerStats, Step
-
-Sink = Callable[[Request, float], None]
-"""Called for a live request at each of its outputs, with the front end's time; `finish_reason` is set at the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +38,8 @@ class EngineCore:
         cost: StepCost,
         metrics: EngineMetrics,
         *,
-        output_delay_seconds: float = 0.0,
+        reporter: Reporter | None = None,
         glide: bool = True,
-        on_output: Sink | None = None,
-        on_finish: Sink | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.cost = cost
@@ -59,9 +53,7 @@ class EngineCore:
         self.watched = 0
         """Live requests whose outputs somebody follows one by one: no gliding while there are any."""
         self._glides = glide and scheduler.config.block_size > 1 and not scheduler.config.max_loras
-        self._output_delay = output_delay_seconds
-        self._on_output = on_output
-        self._on_finish = on_finish
+        self._reporter = reporter or Reporter()
         self._step: Step | None = None
         self._ends = math.inf
         self._halted_at: float | None = None
@@ -203,17 +195,20 @@ class EngineCore:
         now = self.clock = self._ends
         self.steps += 1
         scheduler = self.scheduler
-        cohort, decoded, gap = self._cohort, self._decoding, -1.0
-        ended: list[Request] = []
+        cohort, decoded, together = self._cohort, self._decoding, ALONE
         if decoded and cohort is not None:
             gap = now - cohort.last_ts
             cohort.book(1, now)
             ended = cohort.take_ended()
             if ended:
                 scheduler.drop_finished(ended)
+            together = Together(decoded, gap, ended)
         self._decoding = 0
         sampled = scheduler.update(step)
-        iteration = self._report(ended, sampled, now, gap, decoded) if sampled or decoded else None
+        iteration = None
+        if sampled or decoded:
+            iteration, stopped = self._reporter.message(together, sampled, now, followed=self.watched > 0)
+            self.inbox.extend(Message(now, "abort", request) for request in stopped)
         stats = scheduler.take_stats()
         self.metrics.record(stats, iteration)
         running = scheduler.running
@@ -266,55 +261,6 @@ class EngineCore:
         )
         return True
 
-    def _report(
-        self, ended: list[Request], sampled: list[Request], now: float, gap: float, repeats: int
-    ) -> IterationStats:
-        """The front end's reading of one message: a cohort whose `repeats` requests waited `gap` seconds for their token, `ended` of them for the
-        last one, then the others."""
-        iteration = IterationStats()
-        wall = now + self._output_delay
-        on_output = self._on_output if self.watched else None
-        gaps = iteration.inter_token_latencies
-        tokens = repeats
-        for request in ended:
-            self._end(request, request.finish.reason, iteration, wall)
-        for request in sampled:
-            front: RequestClock | None = request.front
-            if front is None:
-                continue
-            if front.is_prefilling or request.events:
-                if repeats:
-                    gaps.append((gap, repeats))
-                    gap, repeats = -1.0, 0
-                front.output(iteration, 1, request.events, now, wall)
-                request.events = []
-            else:
-                tokens += 1
-                passed = now - front.last_token_ts
-                if passed == gap:
-                    repeats += 1
-                else:
-                    if repeats:
-                        gaps.append((gap, repeats))
-                    gap, repeats = passed, 1
-                front.last_token_ts = now
-            reason = request.finish_reason
-            if reason is None:
-                if on_output is None:
-                    continue
-                if request.output_len != front.stop_after:
-                    on_output(request, wall)
-                    continue
-                reason = "stop"
-                self.inbox.append(Message(now, "abort", request))
-            self._end(request, reason, iteration, wall)
-            if request.status is not Status.FINISHED:  # a stop string: the engine does not know yet
-                request.front = None
-        if repeats:
-            gaps.append((gap, repeats))
-        iteration.num_generation_tokens += tokens
-        return iteration
-
     def _glide(self, cohort: Cohort, until: float) -> bool:
         """Steps in which the cohort is alone: nobody waits for a seat that is free, nobody else runs.
 
@@ -357,7 +303,9 @@ class EngineCore:
             iteration = IterationStats()
             scheduler.drop_finished(ended)
             for request in ended:
-                self._end(request, request.finish.reason, iteration, self.clock + self._output_delay)
+                self._reporter.end(
+                    request, request.finish.reason, iteration, self.clock + self._reporter.output_delay_seconds
+                )
             metrics.record_finished(iteration)
             if not cohort.count:
                 self._cohort = None
@@ -365,15 +313,6 @@ class EngineCore:
             len(scheduler.running), len(scheduler.waiting), scheduler.pool.usage_ratio, PrefixStats()
         )
         metrics.record(stats, None)
-
-    def _end(self, request: Request, reason: FinishReason, iteration: IterationStats, wall: float) -> None:
-        """A sequence's last record was seen."""
-        request.finish_reason = reason
-        front: RequestClock = request.front
-        front.num_generation_tokens = request.output_len  # one token a record here, so not counted one by one
-        front.finish(iteration, reason, wall)
-        if self._on_finish is not None:
-            self._on_finish(request, wall)
 
     def settle(self) -> None:
         """Write the counters of every running request as of the last step, for somebody who wants to look at them."""
@@ -394,8 +333,3 @@ class EngineCore:
                 request.computed += 1
             self._step.scheduled = {**dict.fromkeys(members, 1), **self._step.scheduled}
         self._decoding = 0
-
-
-def live(request: Request) -> bool:
-    """Whether somebody still waits for this request."""
-    return request.front is not None and request.status is not Status.FINISHED

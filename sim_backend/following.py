@@ -13,12 +13,12 @@ from typing import TypeVar
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from sim_backend.engine import Sink
 from sim_backend.frontend import RequestClock
 from sim_backend.kv.identity import Chain, ExtraKeys, TokenChain
 from sim_backend.live import LiveFleet
 from sim_backend.openai_protocol import Prepared, Refused
 from sim_backend.replica import Replica, Ticket
+from sim_backend.reporting import Sink
 from sim_backend.request import FinishReason, Request
 from sim_backend.text import output_text, output_token, seed_of
 from sim_backend.workload import Call
@@ -75,10 +75,13 @@ def plan_answer(
 
 
 def _cut(answer: Answer, stops: list[str]) -> None:
+    """Find the first stop string in the answer's text; only what a new token can complete is searched again."""
     text = ""
+    longest = max(len(stop) for stop in stops)
     for index in range(answer.limit):
+        start = max(0, len(text) - longest)
         text += output_text(answer.seed, index)
-        found = [(text.find(stop), stop) for stop in stops if stop in text]
+        found = [(place, stop) for stop in stops if (place := text.find(stop, start)) >= 0]
         if found:
             place, stop = min(found)
             answer.cut_after, answer.cut_text, answer.stop_string = index + 1, text[:place], stop

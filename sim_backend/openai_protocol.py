@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -86,10 +86,8 @@ class Prepared:
 
     tokens: list[int]
     max_tokens: int
-    echo: str = ""
     tool: tuple[str, str] | None = None
     """(name, arguments as JSON text) when the answer is a tool call."""
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 def parse_body(kind: type[SamplingFields], data: Any) -> Any:

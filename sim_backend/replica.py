@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sim_backend.cost import Profile, StepCost
-from sim_backend.engine import EngineCore, Sink
+from sim_backend.engine import EngineCore
 from sim_backend.exposition import Page, PageSource
 from sim_backend.frontend import ParentRequest, RequestClock
 from sim_backend.http_metrics import HttpMetrics, process_page
 from sim_backend.kv.identity import Chain, ExtraKeys, SegmentChain
 from sim_backend.metrics import CacheConfig, ReplicaMetrics
+from sim_backend.reporting import Reporter, Sink
 from sim_backend.request import Request, planned_finish
 from sim_backend.scheduler import Scheduler, SchedulerConfig
 from sim_backend.workload import Call
@@ -107,10 +108,8 @@ class Replica(PageSource):
                 Scheduler(self.config),
                 self.costs[index],
                 self.metrics.engines[index],
-                output_delay_seconds=self.profile.frontend.output_seconds,
+                reporter=Reporter(self.profile.frontend.output_seconds, self._on_output, self._on_finish),
                 glide=self._glide,
-                on_output=self._on_output,
-                on_finish=self._on_finish,
             )
             for index in indexes
         ]

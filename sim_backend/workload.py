@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import heapq
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -249,6 +249,3 @@ def _read_trace(arrivals: Arrivals) -> list[tuple[float, int, int]]:
         factor = (len(rows) - 1) / (rows[-1][0] - first) / arrivals.rescale_rate
         rows = [(max(0.0, (at - first) * factor), prompt, output) for at, prompt, output in rows]
     return rows
-
-
-Router = Callable[[Call], int]
