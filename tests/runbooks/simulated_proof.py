@@ -46,6 +46,8 @@ class Proof:
     """The verifying check during the incident; '' when the leaf has none."""
     verify_after: str
     """The same check at the same instant with the remedy applied; '' without a remedy."""
+    true_causes: tuple[str, ...]
+    """Every cause that is true of the scenario at some time, and those that may stand beside."""
     rules: tuple[str, ...]
     """Runbooks whose exported rules fire during the incident."""
 
@@ -53,7 +55,7 @@ class Proof:
     def word(self) -> str:
         """fired, late, silent or wrong; for scenarios that metrics cannot show, silent is right."""
         if self.detected_seconds is None:
-            return "silent" if not set(self.named) - {self.expected} else "wrong"
+            return "wrong" if set(self.named) - set(self.true_causes) else "silent"
         return "fired" if self.detected_seconds <= self.budget_seconds else "late"
 
 
@@ -105,6 +107,7 @@ def prove(name: str, seed: int, rules: list[Rule]) -> Proof:
             steps_led_to=walked.outcome.steps_led_to,
             verify_before=before,
             verify_after=after,
+            true_causes=(*(i["cause"] for i in truth["incidents"]), *scenario.expect.may_stand_beside),
             rules=tuple(sorted({rule.runbook.id for rule in rules if _fires(rule, source, start_ms, end_ms)})),
         )
 
