@@ -71,13 +71,13 @@ class PackedColumns:
     def decode(self, columns: Columns) -> Floats:
         """The given columns as a fresh (len(columns), rows) matrix."""
         kinds = self.kind[columns]
-        present = np.unique(kinds)
+        present = set(kinds.tolist())
         if len(present) == 1:
-            return self._decode_kind(int(present[0]), self.slot[columns])
+            return self._decode_kind(present.pop(), self.slot[columns])
         out = np.empty((len(columns), self.rows))
         for kind in present:
             here = kinds == kind
-            out[here] = self._decode_kind(int(kind), self.slot[columns[here]])
+            out[here] = self._decode_kind(kind, self.slot[columns[here]])
         return out
 
     def _decode_kind(self, kind: int, slots: npt.NDArray[np.int32]) -> Floats:
@@ -106,7 +106,9 @@ class PackedColumns:
         starts = self.run_rows[where].astype(np.int64)
         column = np.repeat(np.arange(len(slots)), counts)
         flat = starts + column * self.rows
-        lengths = np.diff(flat, append=len(slots) * self.rows)
+        lengths = np.empty(len(flat), dtype=np.int64)
+        lengths[-1] = len(slots) * self.rows - flat[-1]
+        np.subtract(flat[1:], flat[:-1], out=lengths[:-1])
         return np.repeat(self.run_values[where], lengths).reshape(len(slots), self.rows)
 
 
