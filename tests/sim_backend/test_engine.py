@@ -13,6 +13,7 @@ from sim_backend.replica import Replica
 from sim_backend.run import run
 from sim_backend.scenario import Scenario, parse_scenario, scenario_names
 from sim_backend.workload import Call
+from tests.sim_backend.hurry import hurried
 
 BASE = {"what": "a test", "expect": {"outcome": "silent", "cause": "healthy"}}
 
@@ -45,12 +46,16 @@ LOADS: dict[str, dict[str, object]] = {
     "aborts": {"arrivals": {"rate": 20}, "aborts": {"ratio": 0.5, "mean_seconds": 0.7}},
     "chats": {"arrivals": {"rate": 2}, "chat": {"turns": 4, "think_seconds": 0.5}, "tenants": 2},
     "closed": {"arrivals": {"kind": "closed", "clients": 30, "think_seconds": 0.2}, "n": 2},
+    "ranked": {"arrivals": {"rate": 25}, "priorities": [0, 1, 2], "prompt": {"kind": "lognormal", "mean": 400}},
     "burst": {"arrivals": {"kind": "burst", "count": 120}, "output": {"kind": "lognormal", "mean": 90}},
 }
 ENGINES: dict[str, dict[str, object]] = {
     "roomy": {},
     "few seats": {"max_num_seqs": 6},
     "few blocks": {"num_gpu_blocks_override": 260, "max_num_seqs": 64},
+    "priority": {"policy": "priority", "num_gpu_blocks_override": 320, "max_num_seqs": 48},
+    "wide blocks": {"block_size": 32, "long_prefill_token_threshold": 96, "max_num_batched_tokens": 320},
+    "unchunked": {"enable_chunked_prefill": False, "max_num_batched_tokens": 4096, "max_model_len": 4096},
     "no cache": {"enable_prefix_caching": False, "num_gpu_blocks_override": 400, "max_num_batched_tokens": 512},
 }
 
@@ -59,14 +64,16 @@ ENGINES: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize("load", LOADS)
 def test_gliding_gives_the_same_bytes_as_stepping(load: str, engine: str) -> None:
     chosen = scenario(fleet={"replicas": 1, "engine": ENGINES[engine]}, load=[LOADS[load]])
-    glided, stepped = (digest(chosen, 25, glide=glide) for glide in (True, False))
+    glided, stepped = (digest(chosen, 15, glide=glide) for glide in (True, False))
     assert glided == stepped
     assert stepped[1] > 50
 
 
 @pytest.mark.parametrize("name", scenario_names())
 def test_every_bundled_scenario_glides_to_the_same_bytes(name: str) -> None:
-    assert digest(name, 40, glide=True) == digest(name, 40, glide=False)
+    """Through its incident: faults, restarts and hang-ups meet steps in flight."""
+    chosen = hurried(name, 288)
+    assert digest(chosen, 34, glide=True) == digest(chosen, 34, glide=False)
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_others() -> None:

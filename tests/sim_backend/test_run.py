@@ -13,13 +13,13 @@ from sim_backend.faults import CAUSE_OF, SAYS
 from sim_backend.run import SCRAPE_ROWS, Run, Scrape, run
 from sim_backend.scenario import (
     Cause,
-    Scenario,
     ScenarioError,
     load_scenario,
     parse_scenario,
     scenario_names,
     with_remedy,
 )
+from tests.sim_backend.hurry import hurried
 
 EPOCH_MS = 1_790_000_000_000
 EARLIER = 240
@@ -73,21 +73,8 @@ def between(scrapes: list[Scrape], index: int, start: float, end: float) -> dict
     return seen
 
 
-def hurried(name: str) -> Scenario:
-    """A bundled scenario whose incident begins four minutes earlier: at 60 s instead of 300 s."""
-    data = load_scenario(name).model_dump()
-    for part in (*data["load"], *data["fault"], *data["truth"]):
-        for key in ("start_seconds", "stop_seconds"):
-            if part[key]:
-                part[key] -= EARLIER
-        steps = part.get("arrivals", {}).get("steps")
-        if steps:
-            steps[0] = (steps[0][0] - EARLIER, steps[0][1])
-    return parse_scenario(name, data)
-
-
 def simulate(name: str, seconds: float, replicas: int | None = None) -> tuple[Run, list[Scrape]]:
-    simulated = run(hurried(name), seconds - EARLIER, 1, replicas, 5.0, EPOCH_MS)
+    simulated = run(hurried(name, EARLIER), seconds - EARLIER, 1, replicas, 5.0, EPOCH_MS)
     return simulated, list(simulated)
 
 
@@ -321,7 +308,7 @@ def test_routing_by_least_waiting_evens_out_what_round_robin_does_not() -> None:
 
 def relief(name: str) -> tuple[dict[str, float], dict[str, float]]:
     """Replica 0 (or the touched one) late in the incident, without and with the remedy."""
-    chosen = hurried(name)
+    chosen = hurried(name, EARLIER)
     touched = next((part.replicas for part in (*chosen.truth, *chosen.fault)), None)
     index = (touched or [0])[0]
     seen = []
