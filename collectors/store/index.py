@@ -17,6 +17,7 @@ class SeriesIndex:
         self._ids: dict[LabelSet, int] = {}
         self._labels: dict[int, LabelSet] = {}
         self._postings: dict[str, dict[str, set[int]]] = {}
+        self._pairs: dict[tuple[str, str], tuple[str, str]] = {}
         self._next = 0
         self.generation = 0
         """Rises whenever a series is added or removed."""
@@ -36,6 +37,8 @@ class SeriesIndex:
                 return known
             sid = self._next
             self._next += 1
+            # Thousands of series have most of their pairs in common: one copy of each is kept.
+            key = LabelSet(self._pairs.setdefault(pair, pair) for pair in key.pairs)
             self._labels[sid] = key
             for name, value in key.pairs:
                 self._postings.setdefault(name, {}).setdefault(value, set()).add(sid)
@@ -59,6 +62,7 @@ class SeriesIndex:
                     holders = self._postings[name][value]
                     holders.discard(sid)
                     if not holders:
+                        del self._pairs[name, value]
                         del self._postings[name][value]
                         if not self._postings[name]:
                             del self._postings[name]
