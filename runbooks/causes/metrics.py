@@ -74,7 +74,7 @@ def _some_gone(scene: Scene, replica: Replica, told_by_others: frozenset[str]) -
     gone: dict[Place, list[str]] = {}
     vanished = False
     for rank in replica.ranks:
-        answers = _newest_answers(replica, scene.at_ms, 4)
+        answers = _newest_answers(replica, scene.at_ms, 5)
         if len(answers) < 3 or answers[-1] - answers[0] < scene.pace.hold_ms - scene.pace.interval_ms:
             continue
         now = rank.present(scene.at_ms, answers[0] - 1)
