@@ -106,12 +106,15 @@ def frozen_gauges(reading: Reading) -> FrozenGauges | None:
 def one_frozen(reading: Reading) -> tuple[str, FrozenGauges] | None:
     """(signal, since and evidence) of one of running and KV usage that stands still while the other moves; else None.
 
-    A closed loop of clients keeps running constant, so the gauge must have moved earlier in this process, and three
+    A queue keeps running at its ceiling, so none may wait. A closed loop of clients keeps it constant, so the gauge must have moved earlier in this process, and three
     times as many requests must have come and gone as for both.
     """
     times, usage = reading.series("kv_cache_usage")
     _, running = reading.series("requests_running")
     scrapes = 2 * FROZEN_SCRAPES
+    full = reading.rank.gauge("requests_waiting", reading.seen_ms - scrapes * reading.pace.interval_ms, reading.seen_ms)
+    if len(full) and full.max() > 0:
+        return None
     traffic = _traffic(reading, scrapes)
     if len(usage) != len(running) or len(usage) < 2 * scrapes or traffic is None:
         return None

@@ -172,7 +172,7 @@ def test_thresholds_can_be_overridden_and_a_wrong_name_is_refused() -> None:
         Thresholds.of(Settings(alerts=Alerts(thresholds={"sequence_hog": {"nope": 1}})))
 
 
-@pytest.mark.parametrize(("interval_ms", "recent_ms", "hold_ms"), [(2000, 30_000, 20_000), (60_000, 240_000, 180_000)])
+@pytest.mark.parametrize(("interval_ms", "recent_ms", "hold_ms"), [(2000, 30_000, 25_000), (60_000, 240_000, 180_000)])
 def test_now_and_hold_follow_the_scrape_interval(interval_ms: int, recent_ms: int, hold_ms: int) -> None:
     pace = Pace.of(Thresholds.of(Settings()), interval_ms)
     assert (pace.recent_ms, pace.hold_ms) == (recent_ms, hold_ms)
