@@ -49,5 +49,5 @@ page = st.navigation(
     },
     expanded=True,
 )
-view.settle()
+view.settle(page.url_path)
 page.run()

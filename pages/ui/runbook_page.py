@@ -50,7 +50,7 @@ def draw(here: View) -> None:
         _back()
         return
     if here.mode == "live":  # a walk is about an instant: hold it, so that figures do not move while they are read
-        view.pin(here.at_ms)
+        view.hold_for_a_walk(here.at_ms)
         st.rerun()
     _walk_page(here, runbook)
 

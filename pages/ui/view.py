@@ -25,6 +25,8 @@ SPEEDS = (1, 10, 60)
 
 _KEPT = "pw_view"
 _PLAY = "pw_play"
+_BACK_TO_LIVE = "pw_back_to_live"
+"""The instant of a walk that was opened from a live page."""
 
 
 @dataclass(frozen=True)
@@ -147,13 +149,21 @@ def _cursor(at: int | None, now_ms: int, extent: Extent, play: Mapping[str, Any]
     return max(extent.start_ms, min(extent.end_ms, extent.end_ms if at is None else at))
 
 
-def settle() -> None:
-    """Once per page run: an address that says nothing of time or source takes over what the last page had."""
+def settle(page: str = "") -> None:
+    """Once per page run: an address that says nothing of time or source takes over what the last page had.
+
+    A walk holds its instant. Whoever opened it from a live page and leaves it again is live again.
+    """
     said = {key: st.query_params[key] for key in KEYS if key in st.query_params}
-    kept = st.session_state.get(_KEPT, {})
-    if not said and kept:
+    kept = dict(st.session_state.get(_KEPT, {}))
+    if page == "runbook" and _KEPT in st.session_state and "at" in said and not {"at", "to"} & kept.keys():
+        st.session_state[_BACK_TO_LIVE] = said["at"]
+    if not said:
+        if page != "runbook" and kept.get("at") and kept["at"] == st.session_state.pop(_BACK_TO_LIVE, None):
+            del kept["at"]
         for key, value in kept.items():
             st.query_params[key] = value
+        st.session_state[_KEPT] = kept
         return
     for key in ("source", "scope"):
         if key not in said and key in kept:
@@ -209,3 +219,9 @@ def pin(at_ms: int) -> None:
     """Show this instant: a live source is paused there, a replay's cursor goes there."""
     st.session_state.pop(_PLAY, None)
     change(at=format_instant(at_ms), **({"from": None, "to": None}))
+
+
+def hold_for_a_walk(at_ms: int) -> None:
+    """Pin a live view while a walk is read; leaving the walk makes it live again."""
+    pin(at_ms)
+    st.session_state[_BACK_TO_LIVE] = format_instant(at_ms)

@@ -330,3 +330,23 @@ def test_a_replay_knows_nothing_of_what_comes_after_its_cursor(bench: Bench) -> 
     at = opened("fleet.py", at=BEFORE)
     assert not panels(at)["Waiting"]["marks"]
     assert bar(at)["replay"]["marks"], "the track is for navigation and shows the whole recording"
+
+
+def test_who_opens_a_walk_from_a_live_page_is_live_again_when_leaving_it(bench: Bench) -> None:
+    bench.live()
+    at = opened("fleet.py")
+    assert bar(at)["mode"] == "live"
+    at.switch_page("runbook.py")
+    at.query_params["id"] = "waiting_growth"
+    at.run()
+    assert bar(at)["mode"] == "paused", "figures of a walk must not move while they are read"
+    at.switch_page("latency.py")
+    at.query_params.clear()  # as a click on the navigation does
+    at.run()
+    assert bar(at)["mode"] == "live"
+    at.query_params["at"] = INSIDE
+    at.run()
+    at.switch_page("fleet.py")
+    at.query_params.clear()
+    at.run()
+    assert bar(at)["mode"] == "paused", "an instant that somebody chose stays"
