@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from sim_backend.kv.pool import BlockPool
+from sim_backend.kv.pool import BlockPool, BrokenInvariant
+from sim_backend.kv.table import TableClaim, validate_table
 from sim_backend.queues import Policy, WaitingQueue, waiting_queue
 from sim_backend.request import Request, Status
 
@@ -384,7 +385,15 @@ class Scheduler:
         self.has_finished = True
 
     def check(self) -> None:
-        """Raises BrokenInvariant unless the books of the pool, the tables, the queues and the seats agree."""
+        """Raises BrokenInvariant or BadBlockTable unless the books of the pool, the tables, the queues and the seats agree."""
         self.pool.check(request.blocks for request in self.requests.values())
-        assert len(self.running) <= self.config.max_num_seqs, "more running than seats"
-        assert len(self.running) + len(self.waiting) == len(self.requests), "a request is in no queue or in two"
+        for request in self.running:
+            done = request.computed
+            claim = TableClaim(request.id, tuple(request.blocks), done, "auto")
+            size = self.config.block_size
+            validate_table(claim, self.pool, request.blocks, block_size=size, cache_dtype="auto", writes_from=done)
+        if len(self.running) > self.config.max_num_seqs:
+            raise BrokenInvariant(f"{len(self.running)} running on {self.config.max_num_seqs} seats")
+        queued = {request.id for request in (*self.running, *self.waiting)}
+        if queued != set(self.requests) or len(queued) != len(self.running) + len(self.waiting):
+            raise BrokenInvariant("a live request is in no queue, or in two")

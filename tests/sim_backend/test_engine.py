@@ -242,3 +242,25 @@ def test_a_trace_replays_at_the_rate_asked_for(tmp_path: Path) -> None:
     metrics = cluster.replicas[0].metrics.engines[0]
     assert metrics.prompt_tokens == sum(50 + n for n in range(10))
     assert metrics.generation_tokens == sum(5 + n for n in range(10))
+
+
+def test_ranks_have_pools_of_their_own_and_the_cache_info_shows_the_sum() -> None:
+    from sim_backend.cost import load_profile
+
+    target = Replica("test:8000", load_profile("llama-3.1-8b-h100"), {"num_gpu_blocks_override": 100}, ranks=3)
+    for number in range(6):
+        target.submit(call(f"c{number}", output=50), 0.01 * number)
+        target.advance(0.01 * number + 0.005)
+    assert [len(engine.scheduler.running) for engine in target.engines] == [2, 2, 2]
+    rows = [(name, dict(labels)) for name, labels, _ in target.pages()[1].rows()]
+    infos = [labels for name, labels in rows if name == "vllm:cache_config_info"]
+    assert [(labels["engine"], labels["num_gpu_blocks"]) for labels in infos] == [
+        ("0", "300"),
+        ("1", "300"),
+        ("2", "300"),
+    ]
+    assert {labels["engine"] for name, labels in rows if name == "vllm:num_requests_running"} == {"0", "1", "2"}
+    pinned = call("p", rank=2, output=50)
+    target.submit(pinned, 0.1)
+    target.advance(0.2)
+    assert len(target.engines[2].scheduler.running) == 3

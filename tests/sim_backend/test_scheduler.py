@@ -5,6 +5,8 @@ from random import Random
 import pytest
 
 from sim_backend.kv.identity import ExtraKeys, SegmentChain
+from sim_backend.kv.pool import BrokenInvariant
+from sim_backend.kv.table import BadBlockTable
 from sim_backend.request import Request, Status, planned_finish
 from sim_backend.scheduler import Scheduler, SchedulerConfig, SchedulerConfigError
 
@@ -169,3 +171,20 @@ def test_random_load_keeps_every_book(seed: int) -> None:
         scheduler.pool.num_free + sum(len(set(r.blocks)) for r in scheduler.requests.values())
         >= scheduler.pool.usable_blocks
     )
+
+
+def test_a_broken_book_is_noticed() -> None:
+    scheduler = Scheduler(SchedulerConfig(100))
+    scheduler.add(request("a", 40))
+    scheduler.add(request("b", 40))
+    scheduler.update(scheduler.schedule())
+    scheduler.check()
+    first, second = scheduler.running
+    first.blocks, second.blocks = second.blocks[:1], [*first.blocks, *second.blocks[1:]]
+    with pytest.raises(BadBlockTable, match="need 3 blocks"):
+        scheduler.check()
+    first.blocks, second.blocks = second.blocks[:3], [*first.blocks, *second.blocks[3:]]
+    scheduler.check()
+    scheduler.running.append(first)
+    with pytest.raises(BrokenInvariant, match="in two"):
+        scheduler.check()
