@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
+from sim_backend.cost import load_profile
 from sim_backend.exposition import Page, PageSource, registry_of
 from sim_backend.frontend import RequestClock
 from sim_backend.metrics import CacheConfig, FinishedRequest, IterationStats, ReplicaMetrics
+from sim_backend.replica import Replica
 from sim_backend.scheduler import PrefixStats, SchedulerStats
-from tests.shared_data import shared_files
+from sim_backend.workload import Call
+from tests.shared_data import shared, shared_files
 
 CASES = shared_files("golden", "metrics", pattern="*.json")
 
@@ -127,3 +131,38 @@ def test_the_exposition_is_the_real_one(path: Path) -> None:
 
 def test_there_are_cases() -> None:
     assert len(CASES) >= 1
+
+
+def surface_of(text: str) -> tuple[list[str], dict[str, set[tuple[str, ...]]], dict[str, list[str]]]:
+    """(TYPE lines in order, label names of each sample name, `le` edges of each histogram in order)."""
+    types = [line for line in text.splitlines() if line.startswith("# TYPE")]
+    labels: dict[str, set[tuple[str, ...]]] = {}
+    edges: dict[str, list[str]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels.setdefault(sample.name, set()).add(tuple(sorted(sample.labels)))
+            if sample.name.endswith("_bucket") and sample.labels.get("method", "POST") == "POST":
+                known = edges.setdefault(sample.name, [])
+                if sample.labels["le"] not in known:
+                    known.append(sample.labels["le"])
+    return types, labels, edges
+
+
+@pytest.mark.parametrize("name", ["vllm-0.11.0-idle-fresh.txt", "vllm-0.11.0-loaded.txt"])
+def test_a_replica_shows_the_surface_of_a_real_server(name: str) -> None:
+    """Families, types, order, label names and bucket edges of the whole page, process and HTTP families included."""
+    real = shared("expositions", name).read_text()
+    ours = Replica(
+        "test:8000", load_profile("tiny-llama-cpu"), {"max_model_len": 2048, "max_num_seqs": 16}, epoch_seconds=1.79e9
+    )
+    if "loaded" in name:
+        for number, endpoint in enumerate(("/v1/completions", "/v1/chat/completions")):
+            ours.submit(Call(str(number), 0.0, ((number, 20),), 3, 3, -number - 1, endpoint=endpoint), 0.0)
+        ours.advance(5.0)
+    else:
+        ours.http.record(0.0, "/v1/models", "2xx", 0.001, method="GET")
+    text = generate_latest(registry_of(ours)).decode()
+    wanted, shown = surface_of(real), surface_of(text)
+    assert shown[0] == wanted[0]
+    assert shown[1] == wanted[1]
+    assert shown[2] == wanted[2]
