@@ -21,7 +21,7 @@ from collectors.store.targets import target_of
 from tests.collectors.store.exposing import Exposing, answer, eventually, listening
 from tests.collectors.store.test_fetch import bomb, closes_early, streams_forever, trickles, zipped_bomb
 
-FAST = ScrapeSettings(0.1, ScrapeLimits(timeout_seconds=0.1, body_bytes=200_000))
+FAST = ScrapeSettings(0.25, ScrapeLimits(timeout_seconds=0.25, body_bytes=200_000))
 
 
 def latest(store: Store, promql: str) -> list[float]:
@@ -162,13 +162,13 @@ def test_a_hostile_target_does_not_delay_the_others(behaviour: Callable[[socket.
     with listening(hostile) as bad, listening(Exposing(b"a 1\n")) as good:
         store = Store.open(None)
         store.start([bad, good], FAST)
-        eventually(lambda: latest(store, f'count_over_time(up{{instance="{good}"}}[1m]) >= 12') != [])
+        eventually(lambda: latest(store, f'count_over_time(up{{instance="{good}"}}[1m]) >= 8') != [])
         store.stop()
         assert latest(store, f'max_over_time(up{{instance="{bad}"}}[1m])') == [0]
         assert latest(store, f'min_over_time(up{{instance="{good}"}}[1m])') == [1]
         (samples,) = store.source().samples(f'up{{instance="{good}"}}', 0, 2**52)
         gaps = samples.times_ms[1:] - samples.times_ms[:-1]
-        assert sorted(gaps)[len(gaps) // 2] < 190  # a busy machine may miss some; a delayed loop would miss all
+        assert sorted(gaps)[len(gaps) // 2] < 480  # a busy machine may miss some; a delayed loop would miss all
 
 
 def test_a_clock_that_steps_back_is_counted_and_not_fatal() -> None:
