@@ -113,7 +113,9 @@ def skipped(settings: Settings, dialect: str = "vllm-0.11.0") -> list[tuple[str,
         if isinstance(made, str)
     ]
     return found + [
-        (runbook.id, "no metric shows it; see its runbook.md") for runbook in library().values() if not runbook.detector
+        (runbook.id, "a checklist" if runbook.symptom == "change" else "no metric shows it; see its runbook.md")
+        for runbook in library().values()
+        if not runbook.detector
     ]
 
 
@@ -161,7 +163,8 @@ def _rule(
 def runbook_link(settings: Settings, runbook_id: str, where: str) -> str:
     """The address of a runbook at the place of an alert, with Prometheus's own escaping of label values."""
     base = (settings.alerts.runbook_url or DEFAULT_BASE).rstrip("/")
-    link = f"{base}/runbook?id={quote_plus(runbook_id)}"
+    page = base if base.endswith("/runbook") else f"{base}/runbook"
+    link = f"{page}?id={quote_plus(runbook_id)}"
     if where in ("replica", "rank"):
         labels = settings.identity.replica
         link += f"&instance={{{{ $labels.{'instance' if 'instance' in labels else labels[-1]} | urlquery }}}}"

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,9 @@ def test_every_detector_is_a_rule_or_has_its_reason() -> None:
     assert not [key for key in dict(skipped(Settings(desired_replicas=3))) if "." in key]
 
 
-def test_a_rule_links_to_its_runbook_at_its_place() -> None:
-    settings = Settings(alerts={"runbook_url": "https://console.example/base/"})
+@pytest.mark.parametrize("base", ["https://console.example/base/", "https://console.example/base/runbook"])
+def test_a_rule_links_to_its_runbook_at_its_place(base: str) -> None:
+    settings = Settings(alerts={"runbook_url": base})
     rule = named(settings, "PagewatchWaitingGrowthWaitSeconds")
     assert rule["annotations"]["runbook_url"] == (
         "https://console.example/base/runbook?id=waiting_growth"
@@ -78,6 +80,17 @@ def test_the_operator_sets_thresholds_tiers_and_scope() -> None:
 def test_settings_for_detectors_that_do_not_exist_are_refused(alerts: dict[str, object]) -> None:
     with pytest.raises(RulesError, match="no detector"):
         rules_text(Settings(alerts=alerts))
+
+
+def test_the_documented_thresholds_are_taken() -> None:
+    from runbooks.thresholds import Thresholds
+    from tests.shared_data import ROOT
+
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    line = next(line for line in text.splitlines() if line.startswith("thresholds = "))
+    settings = Settings(alerts=tomllib.loads(line))
+    assert Thresholds.of(settings)("waiting_growth", "wait_over_objective") == 4
+    assert named(settings, "PagewatchWaitingGrowthWaitSeconds")["expr"].endswith("> 10")
 
 
 def test_unknown_dialects_and_forms_are_refused() -> None:
