@@ -280,7 +280,7 @@ def record(
 ) -> None:
     """Record raw samples from any source into an incident file."""
     with one_line_errors():
-        from collectors.record import record as record_window
+        from runbooks.recording import record_incident
 
         opened_source, settings = opened(source, config, scope)
         start_ms = instant_ms(start, "--start")
@@ -293,7 +293,9 @@ def record(
                 print(f"\r{done:4.0%} {note:<60}", end="" if done < 1 else "\n", file=sys.stderr, flush=True)
 
         print(
-            record_window(opened_source, start_ms, end_ms, out, match=match, redact=scope_of(redact), progress=progress)
+            record_incident(
+                opened_source, start_ms, end_ms, out, settings, match=match, redact=scope_of(redact), progress=progress
+            )
         )
 
 

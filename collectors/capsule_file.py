@@ -6,6 +6,7 @@ Reading is hardened: nothing is ever unpacked to disk, every size is limited, an
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import threading
 import zipfile
@@ -60,6 +61,39 @@ def write_capsule(
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
+    finally:
+        with suppress(FileNotFoundError):
+            partial.unlink()
+    return written
+
+
+def amend_manifest(path: Path, change: Callable[[Manifest], Manifest]) -> Manifest:
+    """Write an incident file's manifest anew, atomically; its samples stay byte for byte. The manifest as written.
+
+    `change` may touch anything but the body, which is kept whatever it returns. Raises SourceBroken for a file that cannot
+    be opened or whose body is damaged; a failure leaves the file as it was.
+    """
+    path = Path(path)
+    manifest, reader = open_parts(path)
+    reader.verify()
+    written = change(manifest).model_copy(update={"body": manifest.body})
+    folder = path.is_dir()
+    target = path / MANIFEST_FILE if folder else path
+    partial = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    try:
+        with open(partial, "xb") as file:
+            if folder:
+                file.write(written.to_json())
+            else:
+                with zipfile.ZipFile(path) as old, zipfile.ZipFile(file, "w") as archive:
+                    entry = _zip_entry(BODY_FILE, zipfile.ZIP_STORED)
+                    with old.open(BODY_FILE) as body, archive.open(entry, "w", force_zip64=True) as goal:
+                        shutil.copyfileobj(body, goal, 1 << 20)
+                    entry = _zip_entry(MANIFEST_FILE, zipfile.ZIP_DEFLATED)
+                    archive.writestr(entry, written.to_json(), compresslevel=9)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, target)
     finally:
         with suppress(FileNotFoundError):
             partial.unlink()

@@ -123,6 +123,8 @@ class Manifest(_Part):
     rules: tuple[dict[str, Any], ...] = ()
     rule_states: tuple[dict[str, Any], ...] = ()
     detectors: dict[str, str] = {}
+    detector_states: tuple[dict[str, Any], ...] = ()
+    burn_rates: tuple[dict[str, Any], ...] = ()
     diagnosis: dict[str, Any] = {}
     walks: tuple[dict[str, Any], ...] = ()
     marks: tuple[Mark, ...] = ()
