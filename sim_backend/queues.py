@@ -51,9 +51,8 @@ class FcfsQueue:
         self._queue.appendleft(request)
 
     def remove(self, requests: Iterable[Request]) -> None:
-        gone = set(requests)
-        if gone:
-            self._queue = deque(request for request in self._queue if request not in gone)
+        for request in requests:  # whoever gives up has mostly waited long, and stands in front
+            self._queue.remove(request)
 
 
 class PriorityQueue:

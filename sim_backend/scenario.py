@@ -143,6 +143,9 @@ FaultKind = Literal[
 ]
 
 
+COLD_START_SECONDS = 120.0
+
+
 class Fault(_Part):
     """Something that goes wrong from `start_seconds` to `stop_seconds` (None: for good)."""
 
@@ -156,6 +159,17 @@ class Fault(_Part):
     warm_up_seconds: float = Field(default=0.0, ge=0, description="crash, cold_start: slow for so long after the start")
     metric: str = Field(default="", description="frozen_gauges, removed_metric: which one")
     ratio: float = Field(default=0.5, ge=0, le=1, description="missing_scrape: share of the scrapes lost")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, data: Any) -> Any:
+        """A fault that is only named does something: a cold start warms up for two minutes, the queue's metric is the one that disappears."""
+        if isinstance(data, dict):
+            if data.get("kind") == "cold_start" and not data.get("warm_up_seconds"):
+                return {**data, "warm_up_seconds": COLD_START_SECONDS}
+            if data.get("kind") == "removed_metric" and not data.get("metric"):
+                return {**data, "metric": "vllm:num_requests_waiting"}
+        return data
 
 
 class Truth(_Part):

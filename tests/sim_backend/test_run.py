@@ -413,3 +413,19 @@ def test_unknown_scenarios_are_answered_with_the_known_ones() -> None:
         load_scenario("ghost")
     with pytest.raises(ScenarioError, match="ghost.toml"):
         load_scenario("ghost.toml")
+
+
+@pytest.mark.parametrize("kind", sorted(SAYS))
+def test_a_fault_that_is_only_named_changes_what_is_seen(kind: str) -> None:
+    """Every button of the Simulator page does something within a minute."""
+    fleet = {"replicas": 1, "ranks": 2}
+    load = {"arrivals": {"rate": 12}, "shared_prefix": {"families": 30, "tokens": 400}}
+    parts = {"what": "x", "expect": {"outcome": "fires", "cause": "healthy"}, "fleet": fleet, "load": [load]}
+    fault = {"kind": kind, "start_seconds": 30, "replicas": [0]}
+    seen = []
+    for faults in ([], [fault]):
+        scrapes = list(run(parse_scenario("one", {**parts, "fault": faults}), 60, 1, None, 2.0, EPOCH_MS))
+        seen.append([(len(scrape.values), scrape.values.tobytes()) for scrape in scrapes])
+    quiet, broken = seen
+    assert quiet[:14] == broken[:14]
+    assert quiet[16:] != broken[16:]
