@@ -4,13 +4,12 @@ The script that Streamlit runs is `pages/main.py`, so that even a deep link to a
 
     python app.py --demo                     simulator, store and console
     pagewatch ui --source URL_OR_FILE        the console alone (calls `run_ui`)
-    streamlit run app.py                     with PAGEWATCH_SOURCE and PAGEWATCH_CONFIG set
+    python app.py                            the same with PAGEWATCH_SOURCE, or the first source of the config file
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import socket
 import sys
@@ -25,6 +24,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from streamlit import runtime
 
 from collectors.settings import Settings, SettingsError
 from collectors.source import SourceError
@@ -156,21 +156,24 @@ def make_app() -> st.App:
 def run_ui(
     source_spec: str,
     *,
-    host: str = "127.0.0.1",
-    port: int = 8501,
+    host: str | None = None,
+    port: int | None = None,
     config_path: Path | None = None,
     scope: Mapping[str, str] | None = None,
 ) -> None:
-    """Serve the console until it is stopped. A taken port is stepped over and the chosen one printed.
+    """Serve the console until it is stopped, on the configured address and port unless they are given.
+
+    A taken port is stepped over and the chosen one printed.
 
     Raises SettingsError for a configuration that cannot be used, OSError when no port is free.
     """
     settings = Settings.load(config_path, os.environ)
     configure(console_of(source_spec, settings, os.environ, scope))
     assets.place_under(settings.server.base_path)
-    chosen = free_port(host, port)
-    if chosen != port:
-        print(f"port {port} is taken, the console is on {chosen}", flush=True)
+    host, wanted = host or settings.server.address, port or settings.server.port
+    chosen = free_port(host, wanted)
+    if chosen != wanted:
+        print(f"port {wanted} is taken, the console is on {chosen}", flush=True)
     if host not in LOOPBACK:
         print(f"the console listens on {host}: whoever reaches this address sees it", flush=True)
     shown = f"[{host}]" if ":" in host else host
@@ -186,20 +189,24 @@ def run_ui(
 
 
 def main(arguments: list[str]) -> None:
-    """`python app.py [--demo ...]`: the demo is the command line's, the console alone is served from here."""
+    """`python app.py [--demo ...]`: the demo is the command line's, the console alone (source: PAGEWATCH_SOURCE) is served from here."""
     if "--demo" in arguments:
         rest = [argument for argument in arguments if argument != "--demo"]
         os.execv(sys.executable, [sys.executable, str(ROOT / "cli.py"), "demo", *rest])
     if arguments:
         print("pagewatch: python app.py takes --demo; for more use the command: pagewatch ui --help", file=sys.stderr)
         raise SystemExit(2)
-    run_ui("", host="127.0.0.1")
+    if runtime.exists():
+        st.error(
+            "This is the launcher, not a page. Start it with: pagewatch ui --source URL_OR_FILE, or python app.py --demo"
+        )
+        return
+    try:
+        run_ui("")
+    except (SettingsError, OSError) as error:
+        print(f"pagewatch: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
 
 
 if __name__ == "__main__":
     main(sys.argv[1:])
-elif os.environ.get("PAGEWATCH_SOURCE"):  # `streamlit run app.py`
-    configure(
-        console_of("", Settings.load(None, os.environ), os.environ, json.loads(os.environ.get("PAGEWATCH_SCOPE", "{}")))
-    )
-    app = make_app()

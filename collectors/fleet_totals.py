@@ -13,6 +13,7 @@ from collectors.model import Floats
 
 EARLIER_MS = 900_000
 """Tiles are compared with 15 minutes before."""
+SHORTEST_COMPARISON_MS = 60_000
 
 _UNKNOWN_DRAIN = Drain("unknown", None, None, "unknown: no replica has a known queue")
 _UNKNOWN_FORECAST = Forecast("unknown", None, None, "unknown: no replica has a known cache")
@@ -77,15 +78,14 @@ def fleet_totals(
 
 
 def _with_earlier(told: Figure, series: FleetSeries, line: Floats, factor: float = 1.0) -> Figure:
-    """The figure with its history, and its value of a quarter of an hour before or of the start of a shorter window."""
-    back = max(0, min(round(EARLIER_MS / series.step_ms), len(line) - 1))
-    value = float(line[-1 - back]) if back else float("nan")
-    return replace(
-        told,
-        earlier=None if np.isnan(value) else value * factor,
-        earlier_ms=back * series.step_ms,
-        history=line * factor,
-    )
+    """The figure with its history, and its value of a quarter of an hour before, or as far back (a minute at least) as it is known."""
+    within = line[-1 - min(round(EARLIER_MS / series.step_ms), len(line) - 1) :] if len(line) else line
+    known = np.flatnonzero(np.isfinite(within))
+    back = len(within) - 1 - int(known[0]) if len(known) else 0
+    if back * series.step_ms < SHORTEST_COMPARISON_MS:
+        return replace(told, history=line * factor)
+    value = float(within[known[0]]) * factor
+    return replace(told, earlier=value, earlier_ms=back * series.step_ms, history=line * factor)
 
 
 def _told(

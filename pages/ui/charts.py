@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -195,8 +195,3 @@ def live_chart(payload: bytes, *, key: str, on_picked: Callable[[], None] = _not
     return _CHART(
         key=key, data=payload, on_picked_change=on_picked, on_zoomed_change=_nothing, on_opened_change=_nothing
     )
-
-
-def texts(queries: Sequence[str]) -> tuple[str, ...]:
-    """Queries without repeats, in order."""
-    return tuple(dict.fromkeys(queries))

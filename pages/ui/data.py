@@ -6,7 +6,6 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from collectors.capsule import Capsule, CapsuleSource
@@ -144,10 +143,6 @@ def held(key: str = "") -> Held:
         return _held[key]
 
 
-def is_replay(key: str) -> bool:
-    return held(key).capsule is not None
-
-
 def view_of(params: Mapping[str, str], play: Mapping[str, Any] | None, speed: int = 10) -> View:
     """The view that an address asks for, on the clock of its source; live instants stand on the refresh grid."""
     source = held(params.get("source", "")[:200])
@@ -265,15 +260,6 @@ def _series_name(labels: Mapping[str, str]) -> str:
     if set(kept) <= {"instance", "engine"}:
         return " rank ".join(value for name in ("instance", "engine") if (value := kept.get(name))) or "value"
     return ", ".join(f"{name}={value}" for name, value in sorted(kept.items()))
-
-
-def incident_file(key: str) -> Path | None:
-    """The path behind a source of the library or the console's own capsule; None for a live source."""
-    try:
-        found = held(key)
-    except SourceError:
-        return None
-    return found.capsule.path if found.capsule is not None else None
 
 
 def newest_age_seconds(picture: FleetPicture) -> float | None:

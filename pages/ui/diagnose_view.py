@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pages.ui.fleet_view import STATE_LEVELS, STATE_WORDS
+from pages.ui.fleet_scene import STATE_LEVELS, STATE_WORDS
 from pages.ui.markup import Markup, icon, tag
 from pages.ui.runbook_view import facts_html
 from pages.ui.table import Cell, Column, Row

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 import streamlit as st
 
 from pages.ui import charts, data, nav, states, story, view
-from pages.ui.fleet_view import COLUMNS, Scene, answers, panels, rows, tiles
+from pages.ui.fleet_answers import answers, tiles
+from pages.ui.fleet_charts import panels
+from pages.ui.fleet_scene import Scene
+from pages.ui.fleet_table import COLUMNS, rows
 from pages.ui.frame import gestures
 from pages.ui.marks import marks_of, past_of
 from pages.ui.table import table

@@ -12,7 +12,7 @@ from collectors.latency_picture import Earlier, HeatMap, LatencyPicture, Ranking
 from pages.ui import nav
 from pages.ui.charts import Band, Heat, Limit, Line, Mark, Series, Tone
 from pages.ui.charts import Panel as Chart
-from pages.ui.fleet_view import notice_of, quantile_series
+from pages.ui.fleet_charts import notice_of, quantile_series
 from pages.ui.table import Cell, Column, Row
 from pages.ui.words import duration, figure_text, percent, quantile_text, seconds
 

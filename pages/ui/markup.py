@@ -20,10 +20,6 @@ def tag(name: str, *children: str | Markup | None, **attributes: str | float | N
     return Markup(f"<{name}{pairs}>{inner}</{name}>")
 
 
-def joined(parts: list[Markup]) -> Markup:
-    return Markup("".join(parts))
-
-
 def icon(level: str) -> Markup:
     """A shape for each level, so that colour is never alone: ok, warn, bad, unknown."""
     return tag("i", class_=f"pw-icon pw-icon-{level}", aria_hidden="true")

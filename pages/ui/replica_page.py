@@ -12,8 +12,10 @@ from pages.ui import nav, states, view
 from pages.ui.charts import Limit, Line
 from pages.ui.charts import Panel as Chart
 from pages.ui.diagnose_view import LAW_COLUMNS, law_rows
+from pages.ui.fleet_answers import figure_tile
+from pages.ui.fleet_charts import notice_of
 from pages.ui.fleet_page import grid, scene_of
-from pages.ui.fleet_view import STATE_LEVELS, Scene, figure_tile, notice_of, state_words
+from pages.ui.fleet_scene import STATE_LEVELS, Scene, state_words
 from pages.ui.frame import gestures, runbook_query
 from pages.ui.markup import icon, tag
 from pages.ui.runbook_view import facts_html

@@ -224,7 +224,16 @@ def _answer(here: View, runbook: Runbook, walk: Walk, finding: Finding, recorded
             text = st.text_input(
                 "Note", key=f"text_{key}", placeholder="what you saw or did", label_visibility="collapsed"
             )
+            name = st.text_input(
+                "Your name",
+                key=f"who_{key}",
+                value=records.who(),
+                width=140,
+                label_visibility="collapsed",
+                max_chars=80,
+            )
             if st.form_submit_button("Add note") and text.strip():
+                st.session_state["pw_who"] = name.strip()
                 begun = recorded or _begin(walk)
                 records.walks().note(begun.id, finding.step_id, records.who(), text)
                 st.rerun()

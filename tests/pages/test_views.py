@@ -1,0 +1,160 @@
+"""What the pure halves of the pages make of numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collectors.capsule import CapsuleSource, read_capsule
+from collectors.fleet import fleet_picture
+from collectors.fleet_picture import FleetPicture
+from collectors.latency_picture import HeatMap
+from collectors.model import Window
+from collectors.settings import Settings
+from pages.ui.charts import Heat, Line, pack, unpack
+from pages.ui.fleet_answers import answers, tiles
+from pages.ui.fleet_charts import panels
+from pages.ui.fleet_scene import Scene
+from pages.ui.fleet_table import rows
+from pages.ui.latency_view import heat_chart
+from pages.ui.memory_view import device_bar, fix_text, verdict_card
+from pages.ui.story_view import lanes_of
+from runbooks.diagnosis import diagnose
+from runbooks.timeline import Episode, Timeline
+from tests.pages.conftest import INSIDE_MS
+
+QUIET_MS = INSIDE_MS - 60_000
+
+
+def scene_at(path: Path, at_ms: int, **more: object) -> Scene:
+    source = CapsuleSource(read_capsule(path), at_ms)
+    window = Window(at_ms - 120_000, at_ms, 2000)
+    picture = fleet_picture(source, window, Settings())
+    slots = {row.key: place for place, row in enumerate(picture.replicas)}
+    parts = {"settings": Settings(), "slots": slots, "axis": (window.start_ms, at_ms), "kept": {}} | more
+    return Scene(picture, diagnose(source, at_ms, Settings()), **parts)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def incident(capsule_path: Path) -> Scene:
+    return scene_at(capsule_path, INSIDE_MS)
+
+
+@pytest.fixture(scope="module")
+def quiet(capsule_path: Path) -> Scene:
+    return scene_at(capsule_path, QUIET_MS)
+
+
+def test_the_four_answers_tell_an_incident_from_a_quiet_fleet(incident: Scene, quiet: Scene) -> None:
+    assert [a.level for a in answers(quiet)] == ["ok", "ok", "ok", "ok"]
+    told = {a.question: a for a in answers(incident)}
+    assert told["Serving"].level == "ok"
+    assert told["Late"].level == "warn"
+    assert told["Worse"].level == "warn"
+    assert "growing by" in told["Worse"].detail
+
+
+def test_tiles_name_what_they_compare_with(incident: Scene) -> None:
+    told = {tile.label: tile for tile in tiles(incident)}
+    assert told["Waiting"].change.endswith("ago")
+    assert told["Waiting"].change.startswith("+")
+    assert told["Wait now, worst"].kind == "derived"
+    assert "arriving" in told["Finished"].unit
+    assert told["Preemptions"].value == "0"  # zero is a value
+
+
+def test_the_chart_shows_what_the_picture_holds(incident: Scene) -> None:
+    [waiting] = [panel for panel in panels(incident) if panel.title == "Waiting"]
+    header, drawn = unpack(pack(waiting))
+    busy = next(s for s in header["series"] if s["name"] == "127.0.0.1:8000")
+    line = incident.picture.waiting.line("127.0.0.1:8000")
+    assert line is not None
+    np.testing.assert_array_equal(drawn[busy["row"]], line.values.astype("<f4"))
+
+
+def test_beyond_the_palette_the_rest_is_grey_and_counted(capsule_path: Path) -> None:
+    scene = scene_at(capsule_path, INSIDE_MS, slots={"127.0.0.1:8000": 0, "127.0.0.1:8001": None})
+    [waiting] = [panel for panel in panels(scene) if panel.title == "Waiting"]
+    assert waiting.aside == "1 more in grey"
+    grey = [line for line in waiting.series if isinstance(line, Line) and line.tone == "quiet"]
+    assert [line.name for line in grey] == ["127.0.0.1:8001"]
+    assert not grey[0].legend
+
+
+def test_the_table_ages_an_old_picture(incident: Scene) -> None:
+    fresh, old = rows(incident)[0].cells[-1], rows(incident, older_seconds=300.0)[0].cells[-1]
+    assert fresh.text.endswith(" s")
+    assert old.text.startswith("5 min")
+
+
+def heat(slo: float | None) -> HeatMap:
+    bounds = np.array([0.1, 0.25, 0.5, 1.0, 2.5, 5.0, np.inf])
+    rates = np.zeros((7, 4))
+    rates[2], rates[3], rates[4] = 1.0, [0, 1, np.nan, 2], 0.5
+    return HeatMap("time_to_first_token", "seconds", Window(0, 6000, 2000), bounds, rates, slo, ())
+
+
+def test_a_heat_map_leaves_out_empty_buckets_and_puts_the_slo_between_rows() -> None:
+    chart = heat_chart(heat(1.0), (0, 6000), ())
+    [drawn] = chart.series
+    assert isinstance(drawn, Heat)
+    assert drawn.buckets == ("250 ms to 500 ms", "500 ms to 1 s", "1 s to 2.5 s")
+    assert drawn.limit_row == 1.5  # above the bucket that ends at one second
+    header, values = unpack(pack(chart))
+    assert np.isnan(values[1][2])
+    assert header["limits"][0]["label"] == "SLO 1 s"
+
+
+def test_an_slo_far_from_what_was_seen_is_not_drawn_in_a_heat_map() -> None:
+    assert heat_chart(heat(0.1), (0, 6000), ()).limits == ()
+    assert heat_chart(heat(None), (0, 6000), ()).limits == ()
+
+
+def test_lanes_hold_what_is_not_plain() -> None:
+    told = Timeline(
+        (0, 2, 4),
+        (
+            Episode("verdict", "overload", "a:1", 0, 4, "likely"),
+            Episode("state", "serving", "a:1", 0, 4),
+            Episode("state", "stalled", "b:1", 2, 4),
+            Episode("check", "usage_is_a_ratio", "a:1", 2, 2),
+        ),
+    )
+    names = [lane.name for lane in lanes_of(told)]
+    assert names == ["overload · a:1", "check: usage is a ratio · a:1", "state: stalled · b:1"]
+    assert lanes_of(Timeline((0,), ()))[0].spans == ()
+
+
+def test_the_device_bar_says_what_is_unknown_and_what_is_too_much() -> None:
+    def part(name: str, gib: float | None) -> dict[str, object]:
+        return {"rank": "<r>", "name": name, "gib": gib, "origin": "read"}
+
+    known = {"ledger": [part("total", 80.0), part("requested", 72.0), part("weights", 15.0), part("graphs", None)]}
+    bar = device_bar(known)
+    assert bar is not None
+    assert "unknown or free 65.00" in bar
+    assert "requested share 72.00 GiB" in bar
+    assert "&lt;r&gt;" in bar
+    over = device_bar({"ledger": [part("total", 10.0), part("weights", 15.0)]})
+    assert over is not None
+    assert "more than the device holds by 5.00" in over
+    assert device_bar({"ledger": [part("total", None), part("weights", 15.0)]}) is None
+
+
+def test_a_verdict_card_shows_text_as_text() -> None:
+    card = verdict_card({"class": "no_kv_blocks", "says": ["<b>x</b>"], "fixes": [{"change": {"enforce_eager": True}, "predicted": {"graphs_gib": 0.0}, "price": "slower"}]})  # fmt: skip
+    assert "&lt;b&gt;x&lt;/b&gt;" in card
+    assert "enforce eager: True. Predicted: graphs gib 0. Price: slower" in card
+    assert fix_text({"change": {"max_model_len_at_most": 16368}}) == "max model len at most: 16,368"
+
+
+def test_a_picture_without_replicas_has_answers_too(capsule_path: Path) -> None:
+    source = CapsuleSource(read_capsule(capsule_path), INSIDE_MS - 10**7)
+    window = Window(INSIDE_MS - 10**7 - 60_000, INSIDE_MS - 10**7, 2000)
+    picture: FleetPicture = fleet_picture(source, window, Settings())
+    scene = Scene(picture, None, Settings(), {}, (window.start_ms, window.end_ms), {})
+    assert {a.level for a in answers(scene)} == {"unknown"}
+    assert rows(scene) == []
+    assert all(pack(panel) for panel in panels(scene))
