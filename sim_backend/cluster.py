@@ -9,10 +9,12 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
 from sim_backend.cost import ProfileError, load_profile
+from sim_backend.engine import EngineCore
 from sim_backend.exposition import Page
 from sim_backend.faults import CAUSE_OF, Lens, set_slowdown
 from sim_backend.replica import Replica
@@ -82,7 +84,7 @@ class Cluster:
         for fault in scenario.fault:
             if CAUSE_OF[fault.kind] not in known and not scenario.truth:
                 self.history.append(_truth_of(fault))
-            self.at(fault.start_seconds, lambda now, fault=fault: self.inject(fault, now))  # type: ignore[misc]
+            self.at(fault.start_seconds, partial(self.inject, fault))
 
     # -- time --
 
@@ -213,7 +215,7 @@ class Cluster:
     def faults_of(self, index: int) -> list[Fault]:
         return [fault for fault in self.active if fault.replicas is None or index in fault.replicas]
 
-    def _engines(self, fault: Fault, index: int) -> list[Any]:
+    def _engines(self, fault: Fault, index: int) -> list[EngineCore]:
         engines = self.replicas[index].engines
         return [engine for rank, engine in enumerate(engines) if fault.rank is None or fault.rank == rank]
 

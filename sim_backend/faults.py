@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -111,9 +111,9 @@ class Lens:
                 return self._freeze(page, fault)
             case "missing_rank":
                 gone = str(fault.rank if fault.rank is not None else 0)
-                return _filtered(page, lambda family, labels: labels.get("engine") != gone)
+                return _filtered(page, lambda family, name, labels: labels.get("engine") != gone)
             case "removed_metric":
-                return _filtered(page, lambda family, labels: family.name != fault.metric)
+                return _filtered(page, lambda family, name, labels: family.name != fault.metric)
             case "flat_buckets":
                 return _mapped(page, _flatten)
             case "hits_above_queries":
@@ -139,14 +139,15 @@ class Lens:
         return Page(page.families, values)
 
 
-def _filtered(page: Page, keep: object) -> Page:
+def _filtered(page: Page, keep: Callable[[Family, str, dict[str, str]], bool]) -> Page:
+    """The samples that `keep` (family, sample name, labels) wants; a family that loses all of them is gone."""
     families: list[Family] = []
     values: list[float] = []
     index = 0
     for family in page.families:
         samples = []
         for name, labels in family.samples:
-            if keep(family, dict(labels)):  # type: ignore[operator]
+            if keep(family, name, dict(labels)):
                 samples.append((name, labels))
                 values.append(page.values[index])
             index += 1
@@ -155,12 +156,13 @@ def _filtered(page: Page, keep: object) -> Page:
     return Page(tuple(families), values)
 
 
-def _mapped(page: Page, change: object) -> Page:
+def _mapped(page: Page, change: Callable[[Family, list[float]], list[float]]) -> Page:
+    """The page with the values of each family as `change` gives them back."""
     values: list[float] = []
     index = 0
     for family in page.families:
         end = index + len(family.samples)
-        values += change(family, list(page.values[index:end]))  # type: ignore[operator]
+        values += change(family, list(page.values[index:end]))
         index = end
     return Page(page.families, values)
 
@@ -204,17 +206,7 @@ def _one_server(page: Page, server: int) -> Page:
             for (name, _), value in zip(family.samples, values, strict=True)
         ]
 
-    mapped = _mapped(page, change)
-    families: list[Family] = []
-    kept: list[float] = []
-    index = 0
-    for family in mapped.families:
-        samples = []
-        for name, labels in family.samples:
-            if not name.endswith("_created") and not name.startswith(("process_", "python_")):
-                samples.append((name, labels))
-                kept.append(mapped.values[index])
-            index += 1
-        if samples:
-            families.append(Family(family.name, family.kind, family.help, tuple(samples)))
-    return Page(tuple(families), kept)
+    return _filtered(
+        _mapped(page, change),
+        lambda family, name, labels: not name.endswith("_created") and not name.startswith(("process_", "python_")),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +118,7 @@ class Run:
         rows += (1.0, duration, float(samples), float(samples), float(max(added, 0)))
         return Scrape(t_ms, replica.instance, layout, np.array(rows))
 
-    def _layout_of(self, index: int, pages: list[Page] | tuple[Page, ...] | Any) -> Layout:
+    def _layout_of(self, index: int, pages: Sequence[Page]) -> Layout:
         families = tuple(page.families for page in pages)
         known = self._layouts.get(index)
         if known is not None and len(known[0]) == len(families):
