@@ -72,9 +72,10 @@ def stillness(reading: Reading) -> Stillness:
 
 
 def patience_ms(reading: Reading) -> int:
-    """Silence that is still ordinary: the hold time, or half as much again as the longest that ended by itself."""
+    """Silence that is still ordinary: twenty seconds and three scrapes, or half as much again as the longest that ended by itself."""
     lone_ms = round(1000 * reading.limits("engine_stalled", "lone_request_seconds"))
-    return max(reading.pace.hold_ms, min(reading.longest_silence_ms * 3 // 2, lone_ms))
+    base_ms = max(1000 * reading.limits("engine_stalled", "silent_seconds"), 3 * reading.pace.interval_ms)
+    return max(round(base_ms), min(reading.longest_silence_ms * 3 // 2, lone_ms))
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,10 @@ def _frozen(reading: Reading, since: int, silent_ms: int, silence: str) -> Still
         evidence.append("prefix lookups stand still, so no queued request is being tried")
     ended_at_once = _left_over_http(reading, since - interval, since + 2 * interval)
     ended_later = reading.replica.http_increase(since + 2 * interval, reading.seen_ms, statuses="25")
+    failed = reading.replica.http_increase(since - interval, reading.seen_ms, statuses="5")
+    if failed >= 1:
+        evidence.append(f"{failed:.0f} requests failed with 5xx since: the server is up, its engine does not answer")
+        return Stillness("stopped", since, tuple(evidence))
     share = reading.limits("engine_stalled", "left_share")
     lone_ms = 1000 * reading.limits("engine_stalled", "lone_request_seconds")
     waits_grow = reading.moved("requests_waiting", since + 1)

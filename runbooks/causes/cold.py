@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from runbooks.reading import Reading
@@ -9,6 +11,8 @@ from runbooks.scene import Scene, Suspicion
 
 LOOKED_UP_ONCE = 1.5
 """Lookups per prompt token up to which a stretch counts as looked up once (prompts in prefill are booked later)."""
+WARM_QUANTILE = 0.9
+"""The level to compare with: high enough to survive a cold spell that fills most of the window, below a lucky stretch."""
 READS = frozenset({"prefix_cache_queries", "prefix_cache_hits"})
 
 
@@ -31,21 +35,33 @@ def _suspect(scene: Scene, reading: Reading) -> Suspicion | None:
     limits = scene.limits
     if reading.lookups_inflated or reading.preemptions > 0:
         return None
-    ratios, ends = _ratios(reading, round(limits("cold_prefix_cache", "prompts")))
-    if len(ratios) < 3:
+    stretches = _stretches(reading, round(limits("cold_prefix_cache", "prompts")))
+    if len(stretches) < 3:
         return None
-    warm = float(np.quantile(ratios[:-1], 0.75))
-    if warm < limits("cold_prefix_cache", "warm_ratio"):
-        return None
-    cold = ratios <= limits("cold_prefix_cache", "left_ratio") * warm
-    if not cold[-1]:
-        return None
+    ratios = np.array([stretch.ratio for stretch in stretches])
+    best = float(np.quantile(ratios[:-1], WARM_QUANTILE))
+    cold = ratios <= limits("cold_prefix_cache", "left_ratio") * best
+    if not cold[-1]:  # a lucky stretch may end a cold spell or be an accident: judge it together with the one before
+        pair = stretches[-2:]
+        together = sum(s.ratio * s.prompts for s in pair) / sum(s.prompts for s in pair)
+        cold[-1] = bool(cold[-2]) and together <= limits("cold_prefix_cache", "left_ratio") * best
+        if not cold[-1]:
+            return None
     first = len(cold) - 1
-    while first > 0 and cold[first - 1]:
+    while first > 0 and (cold[first - 1] or (first > 1 and cold[first - 2])):
         first -= 1
-    if first < 2 or cold[:first].mean() > 0.3:
+    warm = float(np.median(ratios[:first])) if first else 0.0
+    if warm < limits("cold_prefix_cache", "warm_ratio") or cold[:first].mean() > limits(
+        "cold_prefix_cache", "cold_before_ratio"
+    ):
         return None
-    since, before = int(ends[first - 1]), (reading.window_start_ms, int(ends[first - 1]))
+    for side in (stretches[:first], stretches[first:]):
+        if sum(s.prompts for s in side) < limits("cold_prefix_cache", "prompts_each_side"):
+            return None
+        if side[-1].end_ms - side[0].start_ms < 1000 * limits("cold_prefix_cache", "seconds_each_side"):
+            return None
+    since = stretches[first].start_ms
+    before = (reading.window_start_ms, since)
     first_token = reading.rank.mean("time_to_first_token", *reading.recent)
     was = reading.rank.mean("time_to_first_token", *before)
     evidence = [
@@ -68,8 +84,16 @@ def _suspect(scene: Scene, reading: Reading) -> Suspicion | None:
     )
 
 
-def _ratios(reading: Reading, prompts: int) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], list[int]]:
-    """Hit ratio of stretches that each hold at least `prompts` first tokens, oldest first, with their ends.
+@dataclass(frozen=True)
+class _Stretch:
+    start_ms: int
+    end_ms: int
+    ratio: float
+    prompts: float
+
+
+def _stretches(reading: Reading, prompts: int) -> list[_Stretch]:
+    """Hit ratio of consecutive stretches that each hold at least `prompts` first tokens, oldest first.
 
     Stretches in which lookups were repeated or requests preempted are left out: their ratio means nothing.
     """
@@ -77,22 +101,19 @@ def _ratios(reading: Reading, prompts: int) -> tuple[np.ndarray[tuple[int], np.d
     lookups, hits = rank.counter("prefix_cache_queries"), rank.counter("prefix_cache_hits")
     first_tokens = rank.counter("time_to_first_token")
     if lookups is None or hits is None or first_tokens is None:
-        return np.empty(0), []
-    ratios: list[float] = []
-    ends: list[int] = []
-    end, step = reading.seen_ms, reading.pace.recent_ms
-    length = step
+        return []
+    found: list[_Stretch] = []
+    step = round(max(1000 * reading.limits("cold_prefix_cache", "stretch_seconds"), 2 * reading.pace.interval_ms))
+    end, length = reading.seen_ms, step
     while end - length >= reading.window_start_ms - reading.pace.interval_ms:
-        if not first_tokens.increase(end - length, end) >= prompts:
+        start = end - length
+        admitted = first_tokens.increase(start, end)
+        if not admitted >= prompts:
             length += step
             continue
-        looked_up = lookups.increase(end - length, end)
-        prompt_tokens = rank.increase("prompt_tokens", end - length, end)
-        readable = (
-            looked_up <= LOOKED_UP_ONCE * prompt_tokens and not rank.increase("preemptions", end - length, end) > 0
-        )
+        looked_up, prompt_tokens = lookups.increase(start, end), rank.increase("prompt_tokens", start, end)
+        readable = looked_up <= LOOKED_UP_ONCE * prompt_tokens and not rank.increase("preemptions", start, end) > 0
         if looked_up > 0 and readable:
-            ratios.append(min(1.0, hits.increase(end - length, end) / looked_up))
-            ends.append(end)
-        end, length = end - length, step
-    return np.array(ratios[::-1]), ends[::-1]
+            found.append(_Stretch(start, end, min(1.0, hits.increase(start, end) / looked_up), admitted))
+        end, length = start, step
+    return found[::-1]

@@ -100,14 +100,21 @@ def client_aborts(scene: Scene) -> list[Suspicion]:
 def _vanishing(scene: Scene, reading: Reading) -> Suspicion | None:
     limits = scene.limits
     window_ms = round(max(1000 * limits("client_aborts", "window_seconds"), reading.pace.recent_ms))
-    counts = vanished(reading, *reading.last_ms(window_ms))
+    needed, share = limits("client_aborts", "aborted_requests"), limits("client_aborts", "aborted_ratio")
+
+    def lost_in(length_ms: int, requests: float) -> tuple[float, float] | None:
+        """(admitted, lost) of the newest time of a length, when it lost enough."""
+        counts = vanished(reading, *reading.last_ms(length_ms))
+        return counts if counts is not None and counts[1] >= max(requests, share * counts[0]) else None
+
+    counts = lost_in(reading.pace.recent_ms, needed)
+    if counts is not None:
+        window_ms = reading.pace.recent_ms
+    elif lost_in(window_ms // 2, 2.0) is not None:
+        counts = lost_in(window_ms, needed)
     if counts is None:
         return None
     admitted, lost = counts
-    newest = vanished(reading, *reading.last_ms(window_ms // 2))
-    needed, share = limits("client_aborts", "aborted_requests"), limits("client_aborts", "aborted_ratio")
-    if lost < needed or lost < share * admitted or newest is None or newest[1] < max(2.0, share * newest[0]):
-        return None
     start, end = reading.last_ms(window_ms)
     ended = reading.replica.http_increase(start, end, statuses="25")
     finished = sum(_or_zero(rank.increase("requests_finished", start, end)) for rank in reading.replica.ranks)
