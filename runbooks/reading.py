@@ -227,15 +227,24 @@ class Reading:
     # ---- prefill and prefix cache ------------------------------------------------------------------------------------
 
     @cached_property
+    def _while_queued(self) -> tuple[int, int]:
+        """Two recent windows, without the time before the queue began: what it waits for is measured while it waits."""
+        start, end = self.last_ms(2 * self.pace.recent_ms)
+        since = self.queue_since_ms
+        if since is None:
+            return start, end
+        return max(start, min(since, self.last_ms(self.pace.recent_ms)[0])), end
+
+    @cached_property
     def requests_in_prefill(self) -> float:
         """Mean number of requests in prefill: rate of first tokens x prefill time (Little)."""
-        window = self.last_ms(2 * self.pace.recent_ms)
+        window = self._while_queued
         return self.rank.rate("time_to_first_token", *window) * self.rank.mean("request_prefill_time", *window)
 
     @cached_property
     def steps_per_prefill(self) -> float:
         """Steps that a prefill takes (prefill time over the token gap, one gap a step); above one, prompts are chunked."""
-        window = self.last_ms(2 * self.pace.recent_ms)
+        window = self._while_queued
         gap = self.rank.mean("inter_token_latency", *window)
         return self.rank.mean("request_prefill_time", *window) / gap if gap > 0 else NAN
 
