@@ -81,7 +81,9 @@ def build_account(attempt: Attempt) -> Account:
             numbers[fact.name] = (
                 known if finer and known is not None else max(known if known is not None else -math.inf, fact.value)
             )
-        elif fact.name != "profiled_blocks":
+        elif fact.name == "gpu_memory_utilization" and abs(numbers.get(fact.name, math.inf) - fact.value) < 0.0051:
+            continue  # the flag is exact, the line prints two decimals
+        elif fact.name not in ("profiled_blocks", "explicit_kv"):
             numbers[fact.name] = fact.value
     for failure in attempt.failures:
         for name, value in failure.figures.items():
@@ -111,6 +113,7 @@ def _out_of_memory_numbers(failure: Failure, numbers: dict[str, float]) -> None:
         "allocated",
         "reserved_unallocated",
         "private_pools",
+        "allowed",
         "outside_pytorch",
         "others",
     ):
@@ -132,6 +135,13 @@ def _derive(attempt: Attempt, numbers: dict[str, float], notes: list[str]) -> No
     if blocks and tokens:
         ratio = tokens / (blocks / engines)
         if block_size is None and ratio >= 1:
+            groups = DEFAULT_BLOCK_SIZE / ratio
+            if groups >= 1.5 and abs(groups - round(groups)) < 0.02:
+                numbers["kv_cache_groups"] = float(round(groups))
+                notes.append(
+                    f"the printed token count is blocks x {DEFAULT_BLOCK_SIZE} over {groups:.0f} groups of layers that share the pool: a conservative figure"
+                )
+                ratio = float(DEFAULT_BLOCK_SIZE)
             block_size = numbers["block_size"] = float(round(ratio))
     elif block_size is None and (blocks or tokens):
         block_size = float(DEFAULT_BLOCK_SIZE)
@@ -143,11 +153,14 @@ def _derive(attempt: Attempt, numbers: dict[str, float], notes: list[str]) -> No
         elif tokens and not blocks:
             blocks = numbers["num_gpu_blocks"] = float(round(tokens / block_size))
         if tokens:
-            numbers["usable_kv_tokens"] = tokens - block_size
+            numbers["usable_kv_tokens"] = tokens - block_size / get("kv_cache_groups", 1.0)
     window = get("max_model_len_tokens")
     kv = get("available_kv_gib")
     if kv is not None and kv > 0 and tokens and block_size:
-        _bytes_per_token(numbers, kv, tokens, block_size)
+        profiled = attempt.values(
+            "profiled_blocks"
+        )  # an override shrinks the pool, not what the memory would have held
+        _bytes_per_token(numbers, kv, profiled[-1].value * block_size if profiled else tokens, block_size)
     elif (needed := get("needed_gib")) and window:
         numbers["bytes_per_token"] = float(
             roundest_between((needed - 0.005) * GIB / window, (needed + 0.005) * GIB / window)

@@ -4,155 +4,197 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from runbooks.memory.framing import unframe
-from runbooks.memory.refusal import Context, Refusal
+from runbooks.memory.bodies import Piece, pieces
+from runbooks.memory.refusal import Context, Refusal, Rule
 from runbooks.memory.refusals import RULES
+from runbooks.memory.refusals_unread import unread
 
 MOST_REQUESTS = 1_000
-KEYWORDS = (
-    "maximum", "max_", "rror", "HTTP", "exist", "empty", "html", "HTML", "must", "cannot", "detail", "tool choice", "token", "busy", "prompt", "Refused", "API",
-    "scaling", "Type", "Field", "context", "large", "Too", "Requested", "engine", "stop", "temperature", "model",
-)  # fmt: skip
+NEAR_LINES = 3
+"""An access line this close below the server's own error line is about the same request."""
+
 _ACCESS = re.compile(
     r"\"(?:GET|POST|PUT|DELETE|PATCH|OPTIONS|HEAD) (?P<route>\S+) HTTP/[0-9.]+\"(?: (?P<status>[0-9]{3}))?"
 )
 _STATUS = re.compile(r"(?:^|\s)HTTP(?:/[0-9.]+)? (?P<status>[0-9]{3})\b|Error code: (?P<code>[0-9]{3})")
-_BODY_CODE = re.compile(r"[\"']code[\"']: ?(?P<status>[0-9]{3})\b")
+_BODY_CODE = re.compile(r"[\"']code[\"']: ?[\"']?(?P<status>[45][0-9]{2})\b")
 _WINDOW = re.compile(
-    r"'?max_model_len'?[:=] ?(?P<window>[0-9]+)|--max-model-len[ =](?P<flag>[0-9]+)|Using max model len (?P<used>[0-9]+)"
+    r"['\"]?max_model_len['\"]?[:=] ?(?P<window>[0-9]+)|--max-model-len[ =](?P<flag>[0-9]+)|Using max model len (?P<used>[0-9]+)|max_seq_len=(?P<seq>[0-9]+)"
 )
-_MAX_TOKENS = re.compile(
-    r"request:.*?max_tokens[\"']?[ :=]+(?P<value>[0-9]+)|[\"']max_(?:completion_)?tokens[\"']: ?(?P<json>[0-9]+)"
+_REPORTED = re.compile(r"request:.*?max_tokens[\"']?[ :=]+(?P<value>[0-9]+)")
+_SENT = re.compile(
+    r"[\"']max_(?:completion_)?tokens[\"']: ?(?P<value>[0-9]+)|create\(.*?\bmax_(?:completion_)?tokens=(?P<argument>[0-9]+)"
+)
+_CALLED = re.compile(
+    r"\bcurl\b.*?(?P<url>/v1/[a-z_/]+)|^> [A-Z]+ (?P<verbose>/\S+) HTTP/|\b(?P<client>chat\.completions|completions|embeddings)\.create\("
 )
 
 
 def admission(lines: Iterable[str]) -> dict[str, Any]:
     """Reads error bodies, access-log lines and client reports. One entry in `requests` per refused request, never merged. Never raises on any text."""
     decoder = _Decoder()
-    for number, raw in enumerate(lines, 1):
-        if any(keyword in raw for keyword in KEYWORDS):
-            decoder.take(number, unframe(number, raw).text)
+    for piece in pieces(lines):
+        decoder.take(piece)
     return decoder.answer()
+
+
+@dataclass
+class _Found:
+    """One refusal and what it was written from, so that a line that follows can add to it."""
+
+    number: int
+    refusal: Refusal
+    context: Context
+    rule: Rule
+    match: re.Match[str]
+    from_access: bool
 
 
 class _Decoder:
     def __init__(self) -> None:
-        self.found: list[tuple[int, Refusal, Context]] = []
-        self.bare: list[tuple[int, Refusal, Context]] = []
+        self.found: list[_Found] = []
         self.more = 0
         self.route = ""
         self.status: int | None = None
         self.window: int | None = None
         self.max_tokens: int | None = None
+        self.from_access = False
         self.last_signature: tuple[Any, ...] | None = None
+        self.refused: dict[tuple[str, int], int] = {}
 
-    def take(self, number: int, text: str) -> None:
+    def take(self, piece: Piece) -> None:
+        text = piece.text
         window = _WINDOW.search(text)
         if window:
             self.window = int(next(group for group in window.groups() if group))
-        asked = _MAX_TOKENS.search(text)
-        if asked:
-            self._client_max_tokens(int(asked["value"] or asked["json"]))
-        access = _ACCESS.search(text)
-        if access:
-            self.route, self.status = access["route"].split("?")[0], int(access["status"]) if access["status"] else None
-            self.last_signature = None
-        status = _STATUS.search(text)
-        if status and not access:
-            self.status = int(status["status"] or status["code"])
+        reported = _REPORTED.search(text)
+        sent = _SENT.search(text)
+        if reported:
+            self._reported_max_tokens(int(reported["value"]))
+        elif sent:
+            self.max_tokens = int(sent["value"] or sent["argument"])
+        called = _CALLED.search(text)
+        if called:
+            self.route = called["url"] or called["verbose"] or "/v1/" + called["client"].replace(".", "/")
+        if self._status_line(piece):
+            return
         code = _BODY_CODE.search(text)
         if code:
-            self.status = self.status if self.status and self.status >= 400 else int(code["status"])
-        context = Context(self.route, self.status, self.window, self.max_tokens, streamed=text.startswith("data:"))
+            self.status = int(code["status"])
+        context = Context(
+            piece.route or self.route, self.status, self.window, self.max_tokens, streamed=text.startswith("data:")
+        )
         for rule in RULES:
             matched = rule.regex.search(text)
             if matched:
-                self._keep(number, rule.write(matched, context), context)
+                if piece.several:
+                    self.last_signature = None
+                self._keep(_Found(piece.number, rule.write(matched, context), context, rule, matched, self.from_access))
                 return
 
-    def _client_max_tokens(self, value: int) -> None:
-        """A reported max_tokens belongs to the request before it when that one has none; its answer is written again with it."""
-        self.max_tokens = value
-        if self.found and self.found[-1][1].name == "prompt_too_long" and "max_tokens" not in self.found[-1][1].numbers:
-            number, refusal, _ = self.found[-1]
-            prompt, limit = int(refusal.numbers["prompt_tokens"]), int(refusal.numbers["limit"])
-            refusal.numbers["max_tokens"] = value
-            refusal.fixes = [fix for fix in refusal.fixes if "max_model_len_at_least" not in fix["change"]]
-            refusal.fix(max_model_len_at_least=prompt + value)
-            if value >= limit:
-                refusal.says.append(
-                    f"max_tokens {value} exceeds the window too: a window of {prompt + value} would be needed for both"
-                )
+    def _status_line(self, piece: Piece) -> bool:
+        """Takes the route and status of an access line or an HTTP head; True when it completes the refusal above it."""
+        access = _ACCESS.search(piece.text)
+        status = _STATUS.search(piece.text)
+        if not access and not status:
+            return False
+        if access:
+            self.route = access["route"].split("?")[0]
+            number = int(access["status"]) if access["status"] else None
+        else:
+            assert status is not None
+            number = int(status["status"] or status["code"])
+        self.status = number
+        if number and number >= 400 and len(self.refused) < MOST_REQUESTS:
+            self.refused[(self.route, number)] = self.refused.get((self.route, number), 0) + 1
+        last = self.found[-1] if self.found else None
+        near = last is not None and not last.from_access and piece.number - last.number <= NEAR_LINES
+        if access and last and near and number in (400, 404):
+            self._rewrite(last, replace(last.context, route=self.route, status=number))
+            last.from_access = True
+            return True
+        self.from_access = access is not None
+        self.last_signature = None
+        return False
 
-    def _keep(self, number: int, refusal: Refusal, context: Context) -> None:
+    def _rewrite(self, found: _Found, context: Context) -> None:
+        found.context = context
+        found.refusal = found.rule.write(found.match, context)
+        if context.status and context.status >= 400:
+            found.refusal.numbers.setdefault("status", context.status)
+        self.last_signature = _signature(found.refusal)
+
+    def _reported_max_tokens(self, value: int) -> None:
+        """A reported max_tokens belongs to the request above it when that one has none, else to the next."""
+        last = self.found[-1] if self.found else None
+        if last is None or "max_tokens" in last.refusal.numbers or last.context.max_tokens is not None:
+            self.max_tokens = value
+        elif last.refusal.name in ("prompt_too_long", "misleading_message"):
+            self._rewrite(last, replace(last.context, max_tokens=value))
+
+    def _keep(self, found: _Found) -> None:
+        refusal, context = found.refusal, found.context
         if context.status and context.status >= 400:
             refusal.numbers.setdefault("status", context.status)
-        if context.streamed or (context.status == 200):
+        if context.streamed or context.status == 200:
             refusal.says.append(
                 "it was a stream: the status was already 200 and the error is an event inside it, so http_requests_total counts a 2xx"
             )
-        signature = (refusal.name, *sorted((key, value) for key, value in refusal.numbers.items() if key != "status"))
-        if signature == self.last_signature or (
-            refusal.name in ("auth", "not_vllm")
-            and self.found
-            and self.found[-1][1].name == refusal.name
+        signature = _signature(refusal)
+        last = self.found[-1].refusal if self.found else None
+        same_answer = (
+            self.last_signature is not None
+            and last is not None
+            and refusal.name in ("auth", "not_vllm")
+            and last.name == refusal.name
             and not refusal.numbers.keys() - {"status"}
-        ):
+        )
+        if signature == self.last_signature or same_answer:
             return  # the log line and the body of one request, or a status line and its body
         self.last_signature = signature
+        self.max_tokens = None  # what a client sent belongs to one request
         if len(self.found) >= MOST_REQUESTS:
             self.more += 1
             return
-        self.found.append((number, refusal, context))
+        self.found.append(found)
 
     def answer(self) -> dict[str, Any]:
         if not self.found:
-            return {
-                "schema": 1,
-                "class": "undetermined",
-                "numbers": {"status": self.status} if self.status else {},
-                "fixes": [],
-                "says": ["no known refusal was found in this text"],
-                "missing": [
-                    "the error text with its numbers (the whole body), and the route and status that it came with"
-                ],
-                "requests": [],
-            }
+            return unread(self.refused, self.status)
         requests = [
             {
-                "class": refusal.name,
-                "line": number,
-                "route": context.route,
-                "side": refusal.side,
-                **refusal.numbers,
-                "numbers": refusal.numbers,
-                "fixes": refusal.fixes,
-                "says": refusal.says,
-                "missing": refusal.missing,
+                "class": one.refusal.name,
+                "line": one.number,
+                "route": one.context.route,
+                "side": one.refusal.side,
+                **one.refusal.numbers,
+                "numbers": one.refusal.numbers,
+                "fixes": one.refusal.fixes,
+                "says": one.refusal.says,
+                "missing": one.refusal.missing,
             }
-            for number, refusal, context in self.found
+            for one in self.found
         ]
-        first = self.found[0][1]
-        alone = len(self.found) == 1
+        refusals = [one.refusal for one in self.found]
+        first = refusals[0]
+        alone = len(refusals) == 1
         says = (
             list(first.says)
             if alone
-            else [
-                f"{len(self.found) + self.more} refused requests in this text, each with its own answer under requests"
-            ]
+            else [f"{len(refusals) + self.more} refused requests in this text, each with its own answer under requests"]
         )
         if alone:
             says.append(_SIDES[first.side])
-        shared = dict(self.found[0][1].numbers) if alone else _common([refusal for _, refusal, _ in self.found])
         return {
             "schema": 1,
             "class": first.name,
-            "numbers": shared,
+            "numbers": dict(first.numbers) if alone else _common(refusals),
             "fixes": first.fixes if alone else [],
             "says": says,
-            "missing": first.missing if alone else [],
+            "missing": list(dict.fromkeys(name for refusal in refusals for name in refusal.missing)),
             "requests": requests,
         }
 
@@ -166,11 +208,14 @@ _SIDES = {
 }
 
 
+def _signature(refusal: Refusal) -> tuple[Any, ...]:
+    return (refusal.name, *sorted((key, value) for key, value in refusal.numbers.items() if key != "status"))
+
+
 def _common(refusals: list[Refusal]) -> dict[str, Any]:
     """Figures that every refusal with that figure agrees on (a shared window, for example); sums over requests are never made."""
-    names = {"limit", "max_model_len"}
     common: dict[str, Any] = {}
-    for name in names:
+    for name in ("limit", "max_model_len"):
         values = {refusal.numbers[name] for refusal in refusals if name in refusal.numbers}
         if len(values) == 1:
             common[name] = values.pop()

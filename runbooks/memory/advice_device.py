@@ -7,7 +7,7 @@ from typing import Any
 
 from runbooks.memory.account import last_out_of_memory
 from runbooks.memory.advice import Advice, gib
-from runbooks.memory.classes import Verdict, outside_is_large
+from runbooks.memory.classes import OTHERS_WORTH_NAMING_GIB, Verdict, outside_is_large
 from runbooks.memory.reader import Attempt
 from runbooks.memory.torch_oom import OutOfMemory
 
@@ -102,7 +102,12 @@ def full_device(memory: OutOfMemory) -> str:
         if short > 0
         else "by the driver's view it would have fitted (memory was freed since, or a cap is set)"
     )
-    return f"{gib(memory.tried_gib)} were wanted, {gib(memory.free_gib)} of {memory.total_gib:.2f} GiB were free: {gap}"
+    capped = (
+        f"; a cap on this process's share (memory fraction) is set: {memory.allowed_gib:.2f} GiB"
+        if memory.allowed_gib is not None
+        else ""
+    )
+    return f"{gib(memory.tried_gib)} were wanted, {gib(memory.free_gib)} of {memory.total_gib:.2f} GiB were free: {gap}{capped}"
 
 
 def no_fragmentation_hint(advice: Advice, memory: OutOfMemory | None) -> None:
@@ -136,6 +141,7 @@ def activation(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict
             effect="the activation peak shrinks about in proportion",
         )
     no_fragmentation_hint(advice, memory)
+    own_listed(advice, memory)
     if outside_is_large(memory) and memory.outside_pytorch_gib is not None:
         advice.says.append(
             f"besides, {memory.outside_pytorch_gib:.2f} GiB lie outside PyTorch, more than a context and its libraries take"
@@ -148,20 +154,28 @@ def fragmentation(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: d
     advice.says.append(full_device(memory))
     advice.says.append(
         f"fragmentation is plausible: {gib(reserved)} are reserved but unallocated, more than the {gib(memory.tried_gib)} wanted, but in pieces. "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets the allocator join them"
+        f"{memory.setting}=expandable_segments:True lets the allocator join them"
     )
     advice.says.append(
         "the peak of a long prefill is the other half of it: lower max_num_batched_tokens or lower gpu_memory_utilization if it comes back"
     )
     advice.fix(
-        {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+        {memory.setting: "expandable_segments:True"},
         "needs a restart; not with every memory pool or older driver",
         reusable_gib=round(reserved, 3),
     )
     lower_utilization(advice, numbers, memory)
+    own_listed(advice, memory)
     if memory.in_use_gib is None:
         advice.says.append(
             "this form of the message does not print what the process has in use, so the share outside PyTorch is unknown"
+        )
+
+
+def own_listed(advice: Advice, memory: OutOfMemory) -> None:
+    if memory.own_listed:
+        advice.says.append(
+            f"the listed process with {memory.in_use_gib:.2f} GiB is taken for this one, as happens inside a container: it holds at least what PyTorch allocated here"
         )
 
 
@@ -174,6 +188,7 @@ def outside(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict[st
         "look for NCCL buffers, custom all-reduce, several contexts in one process, or another library"
     )
     no_fragmentation_hint(advice, memory)
+    own_listed(advice, memory)
     lower_utilization(advice, numbers, memory)
     advice.says.append("the allocator's settings do not reach that memory, and a higher utilization would not either")
 
@@ -183,13 +198,13 @@ def other_process(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: d
     others = memory.others_gib
     advice.says.append(full_device(memory))
     named = ", ".join(f"process {pid} holds {size:.2f} GiB" for pid, size in memory.named_processes[:8])
-    if others is not None and others > 0:
+    if others is not None and others >= OTHERS_WORTH_NAMING_GIB:
         advice.says.append(
             f"another process holds {others:.2f} GiB of this device (total - free - in use)"
             + (f": {named}" if named else "")
         )
         advice.says.append(
-            f"this process itself uses {memory.in_use_gib:.2f} GiB of {memory.total_gib:.2f}: with the device to itself the request would have fitted"
+            f"this process itself uses {memory.in_use_gib or memory.allocated_gib or 0.0:.2f} GiB of {memory.total_gib:.2f}: with the device to itself the request would have fitted"
         )
     else:
         advice.says.append(
@@ -215,7 +230,9 @@ def weights(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict[st
         "the device filled while the weights were being created: the model does not fit. Quantize (another checkpoint, not a flag) or use tensor parallel over more devices"
     )
     if memory is not None:
-        advice.says.append(full_device(memory) + f"; {memory.allocated_gib} GiB were already allocated")
+        advice.says.append(full_device(memory))
+        if memory.allocated_gib is not None:
+            advice.says.append(f"{memory.allocated_gib:.2f} GiB were already allocated, by weights alone")
         size = 2 * int(numbers.get("tensor_parallel_size", 1))
         advice.fix(
             {"tensor_parallel_size": size},

@@ -19,6 +19,12 @@ def host(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict[str, 
         )
         advice.fix({"swap_space": 0}, "none: V1 has no use for it", swap_gib=0.0)
         return
+    if failure is not None and failure.kind == "host_shared_memory":
+        advice.says.append(
+            "shared memory (/dev/shm) of the container is full: it is host memory, and not the device's. Give the container more (--shm-size, or an emptyDir with medium Memory at /dev/shm), or --ipc=host"
+        )
+        advice.missing.append("size of /dev/shm in the container")
+        return
     code = numbers.get("exit_code")
     advice.says.append(
         "the process was killed by the system: host memory or container limit, not the device's memory"
@@ -28,7 +34,10 @@ def host(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict[str, 
     advice.says.append(
         "loading reads the checkpoint through host memory, per worker: raise the container's memory limit, or load fewer shards at once; settings of the device's memory have no part in it"
     )
-    advice.missing.append("container memory limit (and the host's own free memory at that time)")
+    if "container_limit_gib" in numbers:
+        advice.says.append(f"the container limit is {numbers['container_limit_gib']:.2f} GiB of host memory")
+    else:
+        advice.missing.append("container memory limit (and the host's own free memory at that time)")
 
 
 _SETTING_WORDS: dict[str, Callable[[dict[str, float]], str]] = {
@@ -59,6 +68,12 @@ def _divisors(heads: int) -> str:
 
 def not_memory(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict[str, float]) -> None:
     failure = verdict.failure
+    if verdict.phase == "probe":
+        advice.says.append(
+            "a liveness or startup probe failed and the kubelet killed the container: exit code 137 is then its SIGKILL and no sign of memory. Give the start more time (startupProbe failureThreshold x periodSeconds above the load and capture time), or find why /health did not answer"
+        )
+        advice.missing.append("the container's log before the kill (kubectl logs --previous)")
+        return
     if failure is not None:
         words = _SETTING_WORDS.get(failure.kind)
         advice.says.append(
@@ -84,6 +99,11 @@ def not_memory(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict
 
 def _describe_healthy(advice: Advice, attempt: Attempt, numbers: dict[str, float]) -> None:
     get = numbers.get
+    _describe_pool(advice, attempt, numbers)
+    if attempt.preemptions:
+        advice.says.append(
+            f"{attempt.preemptions} lines of preemption: the KV cache is full and requests are put back and computed again. That is KV pressure, not a device memory error, and never ends in one. The count in the line is cumulative"
+        )
     if attempt.statistics and attempt.peak_kv_usage_percent >= 90:
         advice.says.append(
             f"the KV cache is {attempt.peak_kv_usage_percent:.1f} % full at its peak and up to {attempt.most_waiting} requests wait: KV pressure shows as waiting and preemption. It can never end in a device memory error, because the pool is allocated at start"
@@ -125,6 +145,37 @@ def _describe_healthy(advice: Advice, attempt: Attempt, numbers: dict[str, float
         _ask_healthy(advice, numbers)
 
 
+def _describe_pool(advice: Advice, attempt: Attempt, numbers: dict[str, float]) -> None:
+    """How the pool's size came about, where it was not simply measured."""
+    if attempt.values("profiled_blocks"):
+        window, capacity = numbers.get("max_model_len_tokens"), numbers.get("kv_capacity_tokens")
+        advice.says.append(
+            f"num_gpu_blocks_override is in force: {numbers['num_gpu_blocks']:.0f} blocks instead of the {attempt.values('profiled_blocks')[-1].value:.0f} that the memory holds; it is not checked against max_model_len"
+        )
+        if window and capacity and window > capacity:
+            advice.says.append(
+                f"the window {window:.0f} is longer than the whole pool of {capacity:.0f} tokens: a longer request is accepted and can preempt itself in a loop"
+            )
+            advice.fix({"max_model_len_at_most": int(numbers["usable_kv_tokens"])}, "longer requests are refused")
+    if attempt.values("explicit_kv"):
+        advice.says.append(
+            "the KV cache memory was set by hand (kv_cache_memory_bytes): it replaces the measured figure, and gpu_memory_utilization has no effect on the pool"
+        )
+    if attempt.values("freed_gib") and "in_use_gib" in numbers:
+        advice.says.append(
+            f"sleep mode gave back {numbers['freed_gib']:.2f} GiB and keeps {numbers['in_use_gib']:.2f} GiB; waking up needs the freed amount again, so nobody else may take it meanwhile"
+        )
+    if "waste_percent" in numbers:
+        advice.says.append(
+            f"{numbers['padding_layers']:.0f} padding layers of the hybrid layout waste at most {numbers['waste_percent']:.2f} % of the KV cache memory"
+        )
+    engines = attempt.argument("data_parallel_size")
+    if engines and engines > 1 and "num_gpu_blocks" in numbers:
+        advice.says.append(
+            f"data parallel over {engines:.0f} engines: each has a pool of its own and a request lives in one of them; the front end's count of blocks is the sum"
+        )
+
+
 def _ask_healthy(advice: Advice, numbers: dict[str, float]) -> None:
     if "weights_gib" in numbers and "total_gib" not in numbers:
         advice.missing.append("total device memory")
@@ -134,7 +185,26 @@ def _ask_healthy(advice: Advice, numbers: dict[str, float]) -> None:
 
 def undetermined(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict[str, float]) -> None:
     failure = verdict.failure
-    if failure is not None and failure.out_of_memory is not None:
+    if verdict.phase == "nccl":
+        advice.says.append(
+            "NCCL reports a failed CUDA call: it may hide an allocation that the driver refused, or be something else (driver, link, shared memory). Its buffers lie outside PyTorch, so the allocator's settings do not reach them"
+        )
+        advice.missing.append("the run with NCCL_DEBUG=INFO: the warning above this line names the call")
+        advice.missing.append("memory held by other processes on the device (nvidia-smi) at that time")
+    elif failure is not None and verdict.phase == "kv_allocation_by_hand" and failure.out_of_memory is not None:
+        advice.says.append(full_device(failure.out_of_memory))
+        advice.says.append(
+            "the pool's size was set by hand (kv_cache_memory_bytes or num_gpu_blocks_override), it was not measured, and the device does not hold it beside the weights: ask for less, or leave the setting out"
+        )
+        no_fragmentation_hint(advice, failure.out_of_memory)
+    elif failure is not None and verdict.phase == "wake_up":
+        advice.says.append(
+            "the server was waking up from sleep and the memory that it had given back was no longer free: something else took it meanwhile"
+        )
+        advice.missing.append("memory held by other processes on the device (nvidia-smi)")
+        if failure.out_of_memory is not None:
+            advice.says.append(full_device(failure.out_of_memory))
+    elif failure is not None and failure.out_of_memory is not None:
         advice.says.append(full_device(failure.out_of_memory))
         advice.says.append(
             "the message alone does not show what the engine was doing; the frames of the traceback decide between weights, profiling, graphs and serving"
@@ -145,7 +215,9 @@ def undetermined(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: di
         advice.says.append(
             "device memory ran out, but the figures of the message are missing, so its reason cannot be told"
         )
-        advice.missing.append("the numbers of the OOM message (the whole line after 'Tried to allocate')")
+        advice.missing.append(
+            "the numbers of the OOM message that are not in this text (the whole line after 'Tried to allocate')"
+        )
         advice.missing.append(
             "the ledger of the earlier version, if it worked before: the same start-up lines from then"
         )
@@ -156,4 +228,6 @@ def undetermined(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: di
         advice.missing.append("earlier lines of the worker process or engine core (above the first 'failed to start')")
     else:
         advice.says.append("no line of a vLLM log was recognised in this text")
-        advice.missing.append("the start-up log from 'vLLM API server version' on, or the whole out-of-memory message")
+        advice.missing.append(
+            "the start-up log from 'vLLM API server version' on, or the whole traceback with its last line"
+        )

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
 
 from runbooks.memory.advice import HIGH_UTILIZATION, Advice, gib
 from runbooks.memory.classes import Verdict
 from runbooks.memory.reader import Attempt
 
+LOW_SHARE = 0.6
+"""At or below this share of the device most of it is meant for somebody else, and the share is the first thing to look at."""
+
 
 def window(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict[str, float]) -> None:
     window = numbers["max_model_len_tokens"]
     longest = numbers.get("estimated_max_len_tokens", numbers.get("kv_capacity_tokens"))
-    if longest is None and "bytes_per_token" in numbers and numbers.get("available_kv_gib", 0) > 0:
+    if longest is None and _estimate_left_out(verdict, attempt):
+        longest = 0.0
+    elif longest is None and "bytes_per_token" in numbers and numbers.get("available_kv_gib", 0) > 0:
         size = numbers.get("block_size", 16.0)
         longest = math.floor(numbers["available_kv_gib"] * 2**30 / (numbers["bytes_per_token"] * size)) * size
     if "needed_gib" in numbers and "available_kv_gib" in numbers:
@@ -51,6 +57,14 @@ def window(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict[str
     advice.says.append(
         "the window is a setting of this server, not a size of the card; nothing needs to be bought for it"
     )
+
+
+def _estimate_left_out(verdict: Verdict, attempt: Attempt) -> bool:
+    """True when a version that prints the longest window that fits printed none: then no token fits."""
+    message = verdict.failure.message if verdict.failure else ""
+    version = re.match(r"v?([0-9]+)\.([0-9]+)", attempt.version)
+    prints_it = version is not None and (int(version[1]), int(version[2])) >= (0, 9)
+    return prints_it and "GiB). Try" in message
 
 
 def raise_utilization(advice: Advice, numbers: dict[str, float], lacking_gib: float) -> None:
@@ -97,6 +111,13 @@ def negative(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict[s
             "longer prefill: more steps per prompt",
             effect="lowers the activation peak; the new peak must be measured",
         )
+    if share is not None and share <= LOW_SHARE:
+        advice.says.append(
+            f"only {share:.2f} of the device was asked for: whether the rest is free or held by another process decides, before anything about the model"
+        )
+        advice.missing.append("memory held by other processes on the device (nvidia-smi)")
+        _ask_total_and_share(advice, attempt, numbers)
+        return
     advice.says.append(
         "quantize (another checkpoint of the model, not a flag) or spread it: tensor parallel over more devices divides the weights"
     )
@@ -119,7 +140,7 @@ def no_blocks(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict[
             "without the weights and the device total nobody can say which of the three is too large; the engine's own hint is a guess"
         )
         advice.missing.append("weights (the line 'Model loading took ... GiB')")
-    elif share is not None and share <= 0.6:
+    elif share is not None and share <= LOW_SHARE:
         advice.says.append(
             f"at utilization {share:.2f} only that share of the card is asked for; the weights take {weights:.2f} GiB. On any card whose {share:.2f} share is well above that the weights are not the problem: "
             "memory held by another process on the card is charged to this one in some versions, or the share itself is set too low"

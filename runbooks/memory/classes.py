@@ -9,8 +9,7 @@ from runbooks.memory.reader import Attempt, Failure
 from runbooks.memory.torch_oom import OutOfMemory
 
 OUTSIDE_ORDINARY_GIB = 3.0
-OUTSIDE_ORDINARY_RATIO = 0.125
-"""Above both of these a process's memory outside PyTorch is no longer context, NCCL and cuBLAS of one engine (0.5 to 2 GiB)."""
+"""Above this a process's memory outside PyTorch is no longer context, NCCL and cuBLAS of one engine (0.5 to 2 GiB, whatever the card's size)."""
 OTHERS_WORTH_NAMING_GIB = 0.5
 
 
@@ -30,7 +29,8 @@ _BY_KIND = (
     ("free_memory_short", "startup_free_memory_short"),
     ("freed_while_profiling", "memory_freed_during_profiling"),
 )
-_HOST = ("swap_too_large", "host_memory", "host_killed", "host_signal")
+_HOST = ("swap_too_large", "host_memory", "host_python_memory", "host_killed", "host_shared_memory", "host_signal")
+_BY_PHASE = {"weights": "weights_do_not_fit", "graphs": "graph_capture_oom", "sampler": "sampler_warmup_oom"}
 _SETTINGS = (
     "window_over_model",
     "budget_under_window",
@@ -55,15 +55,21 @@ def classify(attempt: Attempt, available_kv_gib: float | None) -> Verdict:
     memory = last_out_of_memory(attempt)
     if memory is not None and memory.out_of_memory is not None:
         phase = _phase(attempt, memory)
+        if phase == "kv_allocation" and attempt.pool_by_hand and not others_explain(memory.out_of_memory):
+            return Verdict("undetermined", memory, "kv_allocation_by_hand")
         return Verdict(_out_of_memory_class(memory.out_of_memory, phase), memory, phase)
     for kind in _SETTINGS:
         if kind in kinds:
             return Verdict("not_memory", kinds[kind])
     if "out_of_memory" in kinds or "driver_out_of_memory" in kinds:
         failure = kinds.get("out_of_memory") or kinds["driver_out_of_memory"]
-        by_phase = {"weights": "weights_do_not_fit", "graphs": "graph_capture_oom", "sampler": "sampler_warmup_oom"}
-        return Verdict(by_phase.get(failure.phase, "undetermined"), failure, failure.phase)
+        phase = _phase(attempt, failure)
+        return Verdict(_BY_PHASE.get(phase, "undetermined"), failure, phase)
+    if "nccl" in kinds:
+        return Verdict("undetermined", kinds["nccl"], "nccl")
     for kind in _HOST:
+        if kind == "host_signal" and attempt.probe_failed and kind in kinds:
+            return Verdict("not_memory", kinds[kind], "probe")
         if kind in kinds:
             return Verdict("host_oom", kinds[kind])
     if available_kv_gib is not None and available_kv_gib < 0:
@@ -77,6 +83,10 @@ def classify(attempt: Attempt, available_kv_gib: float | None) -> Verdict:
 
 def _phase(attempt: Attempt, failure: Failure) -> str:
     """By the traceback's frames; without frames by how far the start had come."""
+    if failure.phase == "warm_up" or failure.phase == "dummy_run" and attempt.values("available_kv_gib"):
+        return "graphs"  # warm-up and capture run after the pool was sized, in the same slack
+    if failure.phase == "dummy_run":
+        return "profiling"
     if failure.phase:
         return failure.phase
     if attempt.fatal or attempt.started or attempt.statistics:
@@ -89,19 +99,13 @@ def _phase(attempt: Attempt, failure: Failure) -> str:
 def others_explain(memory: OutOfMemory) -> bool:
     """True when other processes hold enough for the request to have fitted without them."""
     others = memory.others_gib
-    if others is None:
-        # Inside a container the own process may be listed by its pid and "this process" be missing: only what exceeds one process counts.
-        named = sorted(size for _, size in memory.named_processes)
-        others = sum(named[:-1]) if memory.total_gib - memory.free_gib - sum(named) < OTHERS_WORTH_NAMING_GIB else 0.0
-    return others >= OTHERS_WORTH_NAMING_GIB and others >= memory.short_by_gib
+    return others is not None and others >= OTHERS_WORTH_NAMING_GIB and others >= memory.short_by_gib
 
 
 def outside_is_large(memory: OutOfMemory) -> bool:
     """True when memory outside PyTorch is beyond what one engine's context and libraries take."""
     outside = memory.outside_pytorch_gib
-    return (
-        outside is not None and outside >= OUTSIDE_ORDINARY_GIB and outside >= OUTSIDE_ORDINARY_RATIO * memory.total_gib
-    )
+    return outside is not None and outside >= OUTSIDE_ORDINARY_GIB
 
 
 def _out_of_memory_class(memory: OutOfMemory, phase: str) -> str:

@@ -60,7 +60,10 @@ _LITERALS = {
     "utilization_over_one": "must be less than 1.0",
     "heads": "must be divisible",
     "metrics_bug": "non-negative amounts",
-    "host_signal": "Failed core proc",
+    "sleep": "Sleep mode freed",
+    "preemption": "is preempted by",
+    "probe": "probe",
+    "host_memory": "llocate memory",
 }
 """What every line of a kind holds, for a cheap look before the expression."""
 
@@ -79,7 +82,7 @@ FIGURES = (
         r"vLLM API server version (?P<version>\S+)|Initializing an? (?:V1 )?LLM engine \(v(?P<engine_version>[^)]+)\)",
     ),
     _pattern("arguments", r"non-default args: (?P<arguments>\{.*)|^(?:args: )?Namespace\((?P<namespace>.*)\)"),
-    _pattern("weights", rf"(?:Model loading took|Loading model weights took) (?P<weights_gib>{_N}) (?P<unit>GiB|GB)"),
+    _pattern("weights", rf"(?:Model loading took|Loading model weights took) (?P<weights_gib>{_N}) (?:GiB|GB)"),
     _pattern(
         "requested",
         rf"Initial free memory: (?P<free0_gib>{_N}) GiB; Requested memory: (?P<gpu_memory_utilization>{_N}) \(util\), (?P<requested_gib>{_N}) GiB",
@@ -90,10 +93,10 @@ FIGURES = (
     ),
     _pattern(
         "profile",
-        rf"Total non KV cache memory: (?P<non_kv_gib>{_N})GiB; torch peak memory increase: (?P<activation_peak_gib>{_N})GiB; "
-        rf"non-torch forward increase memory: (?P<non_torch_gib>{_N})GiB; weights memory: (?P<weights_gib>{_N})GiB",
+        rf"Total non KV cache memory: (?P<non_kv_gib>{_N}) ?GiB; torch peak memory increase: (?P<activation_peak_gib>{_N}) ?GiB; "
+        rf"non-torch forward increase memory: (?P<non_torch_gib>{_N}) ?GiB; weights memory: (?P<weights_gib>{_N}) ?GiB",
     ),
-    _pattern("available_kv", rf"Available KV cache memory: (?P<available_kv_gib>{_N}) GiB"),
+    _pattern("available_kv", rf"(?<!blocks\. )Available KV cache memory: (?P<available_kv_gib>{_N}) Gi?B"),
     _pattern(
         "explicit_kv",
         rf"Initial free memory (?P<free0_gib>{_N}) GiB, reserved (?P<available_kv_gib>{_N}) ?GiB memory for KV Cache as specified by",
@@ -139,21 +142,32 @@ FIGURES = (
         "padding",
         rf"Add (?P<padding_layers>[0-9]+) padding layers, may waste at most (?P<waste_percent>{_N})% KV cache memory",
     ),
+    _pattern(
+        "sleep", rf"Sleep mode freed (?P<freed_gib>{_N}) GiB memory, (?P<in_use_gib>{_N}) GiB memory is still in use"
+    ),
+    _pattern("preemption", r"is preempted by .*?not enough KV cache space"),
+    _pattern(
+        "probe", r"(?:[Ll]iveness|[Ss]tartup) probe(?: failed|, will be restarted)|failed (?:liveness|startup) probe"
+    ),
     _pattern("shards", r"Loading safetensors checkpoint shards: +(?P<loaded_percent>[0-9]+)% Completed"),
 )
 
 FAILURES = (
     _pattern(
         "free_memory_short",
-        rf"Free memory on device \((?P<free_gib>{_N})/(?P<total_gib>{_N}) GiB\) on startup is less than desired GPU memory utilization "
+        rf"Free memory on device(?: \S{{1,20}})? \((?P<free_gib>{_N})/(?P<total_gib>{_N}) GiB\) on startup is less than desired GPU memory utilization "
         rf"\((?P<gpu_memory_utilization>{_N}), (?P<requested_gib>{_N}) GiB\)",
         failure=True,
     ),
-    _pattern("no_blocks", r"No available memory for the cache blocks", failure=True),
+    _pattern(
+        "no_blocks",
+        rf"No available memory for the cache blocks(?:\. Available KV cache memory: (?P<available_kv_gib>{_N}) GiB)?",
+        failure=True,
+    ),
     _pattern(
         "window_too_long",
-        rf"To serve at least one request with the models?'s max seq len \((?P<max_model_len_tokens>[0-9]+)\), \(?(?P<needed_gib>{_N}) GiB KV cache is needed, "
-        rf"which is larger than the available KV cache memory \((?P<available_kv_gib>{_N}) GiB\)(?:.*?estimated maximum model length is (?P<estimated_max_len_tokens>[0-9]+))?",
+        rf"To serve at least one request with the models?'s max seq len \((?P<max_model_len_tokens>[0-9]+)\), \(?(?P<needed_gib>{_N}) Gi?B KV cache is needed, "
+        rf"which is larger than the available KV cache memory \((?P<available_kv_gib>{_N}) Gi?B\)(?:.*?estimated maximum model length is (?P<estimated_max_len_tokens>[0-9]+))?",
         failure=True,
     ),
     _pattern(
@@ -163,7 +177,7 @@ FAILURES = (
     ),
     _pattern(
         "freed_while_profiling",
-        rf"Error in memory profiling\. Initial free memory (?P<initial_free_gib>{_N})(?: GiB)?, current free memory (?P<current_free_gib>{_N})(?: GiB)?",
+        rf"Error in memory profiling\. Initial free memory (?:(?P<initial_free_gib>{_N}) GiB|(?P<initial_free_bytes>[0-9]+)), current free memory (?:(?P<current_free_gib>{_N}) GiB|(?P<current_free_bytes>[0-9]+))",
         failure=True,
     ),
     _pattern(
@@ -204,20 +218,32 @@ FAILURES = (
     _pattern("metrics_bug", r"Counters can only be incremented by non-negative amounts", failure=True),
     _pattern(
         "host_killed",
-        r"OOMKilled|Out of memory: Killed process|oom-kill|(?:exit code|exited with code|Exit Code:|exitcode:?|signal) ?(?P<exit_code>137|-9)\b|^Killed$",
+        r"(?:OOMKilled(?![\"']?\s*[:=]\s*[Ff]alse)|[Oo]ut of memory: Killed process [0-9]+(?:.*?anon-rss:(?P<killed_rss_kib>[0-9]+)kB)?|oom-kill|"
+        r"killed due to the node running low on memory)(?:.*?[Ee]xit ?[Cc]ode\"?: *(?P<exit_code>137|-9)\b)?",
         failure=True,
     ),
     _pattern(
         "host_memory",
-        r"DefaultCPUAllocator: (?:can't|not enough) allocate memory|\[Errno 12\] Cannot allocate memory|^MemoryError\b",
+        r"DefaultCPUAllocator: (?:can't|not enough) allocate memory(?:.*?tried to allocate (?P<tried_bytes>[0-9]+) bytes)?|\[Errno 12\] Cannot allocate memory",
         failure=True,
     ),
-    _pattern("host_signal", r"Failed core proc\(s\): \{.*?: (?P<exit_code>-9)\b", failure=True),
+    _pattern("host_python_memory", r"^MemoryError\b", failure=True),
+    _pattern(
+        "host_shared_memory",
+        r"No space left on device.*(?:/dev/shm|shared memory)|insufficient shared memory|out of shared memory|^Bus error",
+        failure=True,
+    ),
+    _pattern(
+        "host_signal",
+        r"(?:[Ee]xit [Cc]ode:?|ExitCode\"?:|exited with code|exitcode[:=]?|exit status|signal) *(?P<exit_code>137|-9)\b|^Killed$|"
+        r"(?:signal:? ?9\b|SIGKILL)|Failed core proc\(s\): \{.*?: (?P<core_exit_code>-9)\b",
+        failure=True,
+    ),
 )
 
 GENERIC = re.compile(
     r"Engine core initialization failed|WorkerProc initialization failed|EngineCore failed to start|EngineCore encountered a fatal error|"
-    r"WorkerProc hit an exception|Engine process failed to start|engine process .* died"
+    r"WorkerProc hit an exception|Engine process failed to start|engine process .* died|died unexpectedly"
 )
 FATAL = re.compile(
     r"EngineCore encountered a fatal error|AsyncEngineDeadError|EngineDeadError|Background loop has errored"
@@ -226,8 +252,10 @@ OUT_OF_MEMORY = re.compile(
     r"(?:CUDA|HIP|XPU) out of memory|torch\.(?:cuda\.)?OutOfMemoryError|Tried to allocate [0-9.]+ "
 )
 DRIVER_OUT_OF_MEMORY = re.compile(
-    r"(?:CUDA|HIP) error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|NCCL.*unhandled cuda error|unhandled cuda error"
+    r"(?:CUDA|HIP) [Ee]rror: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|hipErrorOutOfMemory|CUBLAS_STATUS_ALLOC_FAILED"
 )
+NCCL = re.compile(r"unhandled cuda error|ncclUnhandledCudaError|[Cc]uda failure (?:2 )?'out of memory'")
+"""The collective library's own failure: it may hide an allocation that the driver refused."""
 EXCEPTION = re.compile(
     r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failure))(?:: |$)(?P<message>.*)"
 )
@@ -246,12 +274,25 @@ PHASES = (
         re.compile(r"\b(?:initialize_kv_cache|_allocate_kv_cache_tensors|_allocate_kv_cache|initialize_from_config)\b"),
     ),
     ("profiling", re.compile(r"\b(?:profile_run|determine_available_memory|determine_num_available_blocks)\b")),
+    ("warm_up", re.compile(r"\b(?:compile_or_warm_up_model|kernel_warmup)\b")),
+    ("dummy_run", re.compile(r"\b_dummy_run\b")),
+    ("wake_up", re.compile(r"\bwake_up\b")),
     ("serving", re.compile(r"\b(?:execute_model|step|run_busy_loop)\b")),
 )
 """Phase of the engine by the frames of a traceback; the first that any frame names wins."""
 
 KEYWORDS = (
     "GiB",
+    " GB",
+    "preempt",
+    "probe",
+    "Limits:",
+    "Requests:",
+    "No space left",
+    "Bus error",
+    "running low",
+    "SIGKILL",
+    "wake_up",
     "concurrency",
     "Graph capturing",
     "init engine",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runbooks.memory.framing import LogLine, unframe
 from runbooks.memory.patterns import (
@@ -16,23 +16,26 @@ from runbooks.memory.patterns import (
     FRAME,
     GENERIC,
     KEYWORDS,
+    NCCL,
     OUT_OF_MEMORY,
     PHASES,
     ROUTINE,
     VALUE_ERROR,
 )
-from runbooks.memory.torch_oom import OutOfMemory, parse_out_of_memory
+from runbooks.memory.torch_oom import OutOfMemory, parse_out_of_memory, size_gib
 
 MOST_FACTS = 5_000
 MOST_FRAMES = 64
 MOST_ATTEMPTS = 200
+MOST_WRAPPED = 6
+"""Lines that the longest message of PyTorch takes in a narrow terminal."""
 
 _ARGUMENT = re.compile(
     r"'?(?P<name>[a-z_]+)'?\s*[:=]\s*(?P<value>-?[0-9]+(?:\.[0-9]+)?|True|False|None|'[^']*'|\"[^\"]*\")"
 )
 _WANTED_ARGUMENTS = {
     "max_model_len", "gpu_memory_utilization", "max_num_batched_tokens", "max_num_seqs", "block_size", "tensor_parallel_size", "pipeline_parallel_size",
-    "data_parallel_size", "kv_cache_dtype", "enforce_eager", "enable_chunked_prefill", "num_gpu_blocks_override", "swap_space", "quantization", "dtype", "kv_cache_memory",
+    "data_parallel_size", "kv_cache_dtype", "enforce_eager", "enable_chunked_prefill", "num_gpu_blocks_override", "swap_space", "quantization", "dtype", "kv_cache_memory_bytes",
 }  # fmt: skip
 
 
@@ -74,12 +77,21 @@ class Attempt:
     statistics: int = 0
     peak_kv_usage_percent: float = 0.0
     most_waiting: int = 0
+    preemptions: int = 0
+    probe_failed: bool = False
     recognised: int = 0
 
     @property
     def serving_without_fault(self) -> bool:
         """True while the server runs: an exception then belongs to one request, and only a fatal line makes it the engine's."""
         return (self.started or self.statistics > 0) and not self.fatal and self.generic_failures == 0
+
+    @property
+    def pool_by_hand(self) -> bool:
+        """True when the size of the KV pool was given, in bytes or blocks, instead of measured."""
+        return bool({"kv_cache_memory_bytes", "num_gpu_blocks_override"} & self.arguments.keys()) or any(
+            fact.name in ("explicit_kv", "profiled_blocks") for fact in self.facts
+        )
 
     @property
     def failed(self) -> bool:
@@ -109,10 +121,44 @@ def read_log(lines: Iterable[str]) -> list[Attempt]:
     return reader.finish()
 
 
+_TRIED = re.compile(r"Tried to allocate (?P<tried>[0-9]+(?:\.[0-9]+)? (?:bytes|KiB|MiB|GiB))")
+_LIMIT = re.compile(r"^\s*memory:\s+(?P<size>[0-9]{1,9}(?:\.[0-9]{1,4})?)(?P<unit>[KMGT]i?)\s*$")
+_LIMIT_SCALE_GIB = {
+    "Ki": 2.0**-20, "Mi": 2.0**-10, "Gi": 1.0, "Ti": 1024.0, "K": 1e3 / 2**30, "M": 1e6 / 2**30, "G": 1e9 / 2**30, "T": 1e12 / 2**30,
+}  # fmt: skip
+_SCALE_GIB = {"_bytes": 2.0**-30, "_kib": 2.0**-20}
+
+
+@dataclass
+class _Wrapped:
+    """An out-of-memory message whose rest is expected on the following lines."""
+
+    failure: Failure
+    text: str
+    lines: int = 0
+
+
+def _failure_figures(groups: dict[str, str | None]) -> dict[str, float]:
+    """The numeric groups of a failure's pattern; those in bytes or KiB come out in GiB."""
+    figures: dict[str, float] = {}
+    for name, value in groups.items():
+        if value is None or not re.fullmatch(r"-?[0-9]+(?:\.[0-9]+)?", value):
+            continue
+        suffix = next((suffix for suffix in _SCALE_GIB if name.endswith(suffix)), "")
+        if suffix:
+            figures[name.removesuffix(suffix) + "_gib"] = float(value) * _SCALE_GIB[suffix]
+        else:
+            figures[name.removeprefix("core_") if name == "core_exit_code" else name] = float(value)
+    return figures
+
+
 class _Reader:
     def __init__(self) -> None:
         self.attempts = [Attempt(first_line=1)]
         self.frames: dict[str, list[str]] = {}
+        self.latest = ""
+        self.wrapped: _Wrapped | None = None
+        self.in_limits = False
 
     @property
     def attempt(self) -> Attempt:
@@ -120,6 +166,10 @@ class _Reader:
 
     def take(self, line: LogLine) -> None:
         text = line.text
+        if self.wrapped is not None:
+            self._continue_wrapped(line)
+        if self._container_limit(text):
+            return
         if ", line " in text:
             frame = FRAME.search(text)
             if frame:
@@ -129,6 +179,7 @@ class _Reader:
                     else self.frames.get(line.process, [])
                 )
                 frames.append(frame["function"])
+                self.latest = line.process
                 del frames[:-MOST_FRAMES]
                 return
         if text.startswith("Traceback (most recent call last)"):
@@ -138,6 +189,18 @@ class _Reader:
             return
         if self._failure(line):
             self.attempt.recognised += 1
+
+    def _container_limit(self, text: str) -> bool:
+        """The `Limits:` block of a pod's description holds the container's memory limit on a line of its own."""
+        if text.strip() in ("Limits:", "Requests:"):
+            self.in_limits = text.strip() == "Limits:"
+            return True
+        found = _LIMIT.match(text) if self.in_limits else None
+        if found:
+            gib = float(found["size"]) * _LIMIT_SCALE_GIB[found["unit"]]
+            self.attempt.facts.append(Fact("container_limit_gib", gib, "", 0))
+            self.in_limits = False
+        return bool(found)
 
     def _figures(self, line: LogLine) -> bool:
         for pattern in FIGURES:
@@ -187,17 +250,18 @@ class _Reader:
         attempt = self.attempt
         if kind == "started":
             attempt.started = True
-        scale = (
-            1e9 / 2**30
-            if groups.pop("unit", "GiB") == "GB" and attempt.version.startswith(("0.1", "0.2", "0.3", "0.4"))
-            else 1.0
-        )
+        elif kind == "explicit_kv":
+            attempt.facts.append(Fact("explicit_kv", 1.0, line.process, line.number))
+        elif kind == "preemption":
+            attempt.preemptions += 1
+        elif kind == "probe":
+            attempt.probe_failed = True
         for name, text in groups.items():
             if len(attempt.facts) < MOST_FACTS:
                 attempt.facts.append(
                     Fact(
                         name,
-                        float(text.replace(",", "")) * (scale if name == "weights_gib" else 1.0),
+                        float(text.replace(",", "")),
                         line.process,
                         line.number,
                     )
@@ -208,21 +272,24 @@ class _Reader:
         for pattern in FAILURES:
             found = pattern.search(text)
             if found:
-                figures = {
-                    name: float(value)
-                    for name, value in found.groupdict().items()
-                    if value is not None and re.fullmatch(r"-?[0-9.]+", value)
-                }
-                self._fail(Failure(pattern.kind, line.process, line.number, self._phase(line.process), figures))
+                self._fail(
+                    Failure(
+                        pattern.kind,
+                        line.process,
+                        line.number,
+                        self._phase(line.process),
+                        _failure_figures(found.groupdict()),
+                        message=text[:1000],
+                    )
+                )
                 return True
         if FATAL.search(text):
             self.attempt.fatal = True
         if OUT_OF_MEMORY.search(text):
-            self._fail(
-                Failure(
-                    "out_of_memory", line.process, line.number, self._phase(line.process), {}, parse_out_of_memory(text)
-                )
-            )
+            self._out_of_memory(line)
+            return True
+        if NCCL.search(text):
+            self._fail(Failure("nccl", line.process, line.number, self._phase(line.process), {}, message=text[:300]))
             return True
         if DRIVER_OUT_OF_MEMORY.search(text):
             self._fail(Failure("driver_out_of_memory", line.process, line.number, self._phase(line.process), {}))
@@ -238,8 +305,33 @@ class _Reader:
             return True
         return False
 
+    def _out_of_memory(self, line: LogLine) -> None:
+        memory = parse_out_of_memory(line.text)
+        wanted = _TRIED.search(line.text)
+        figures = {"tried_gib": size_gib(wanted["tried"])} if memory is None and wanted else {}
+        self._fail(Failure("out_of_memory", line.process, line.number, self._phase(line.process), figures, memory))
+        if (memory is None or memory.allocated_gib is None) and wanted:
+            self.wrapped = _Wrapped(self.attempt.failures[-1], line.text)
+
+    def _continue_wrapped(self, line: LogLine) -> None:
+        """A message that a terminal broke into several lines is read from the lines together."""
+        wrapped = self.wrapped
+        assert wrapped is not None
+        wrapped.text = f"{wrapped.text.rstrip()} {line.text.strip()}"
+        wrapped.lines += 1
+        memory = parse_out_of_memory(wrapped.text)
+        failures = self.attempt.failures
+        if memory is not None and wrapped.failure in failures:
+            whole = replace(wrapped.failure, out_of_memory=memory, figures={})
+            failures[failures.index(wrapped.failure)] = wrapped.failure = whole
+        if wrapped.lines >= MOST_WRAPPED or memory is not None and memory.allocated_gib is not None:
+            self.wrapped = None
+
     def _phase(self, process: str) -> str:
-        frames = " ".join(self.frames.get(process) or self.frames.get("", []))
+        mine = self.frames.get(process) or self.frames.get("")
+        if not mine and process == "":
+            mine = self.frames.get(self.latest)  # a library's own line has no prefix and follows the traceback
+        frames = " ".join(mine or [])
         return next((phase for phase, names in PHASES if names.search(frames)), "")
 
     def _fail(self, failure: Failure) -> None:

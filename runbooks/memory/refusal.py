@@ -85,5 +85,32 @@ def rule(regex: str, write: Writer) -> Rule:
     return Rule(re.compile(regex), write)
 
 
+def said(name: str, text: str, *, side: str = "client", missing: str = "", **change: Any) -> Writer:
+    """A rule without arithmetic: {groups} of the pattern may stand in `text`."""
+
+    def write(found: re.Match[str], context: Context) -> Refusal:
+        groups = {key: value or "" for key, value in found.groupdict().items()}
+        refusal = Refusal(name, side=side)
+        for key, value in groups.items():
+            if re.fullmatch(r"-?\d+(?:\.\d+)?", value):
+                refusal.numbers[key] = float(value) if "." in value else int(value)
+        filled = text
+        for key, value in groups.items():
+            filled = filled.replace("{" + key + "}", value)
+        refusal.says.append(filled)
+        if change:
+            refusal.fix(
+                **{
+                    key: int(groups[value]) if isinstance(value, str) and groups.get(value, "").isdigit() else value
+                    for key, value in change.items()
+                }
+            )
+        if missing:
+            refusal.missing.append(missing)
+        return refusal
+
+    return write
+
+
 WINDOW = r"maximum context length is (?P<limit>-?[0-9]+) tokens\.? "
 """How vLLM and its look-alikes begin."""

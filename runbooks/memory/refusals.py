@@ -6,10 +6,10 @@ Sources: the facts of 0.11.0's request checks, and the same checks of neighbouri
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from runbooks.memory.refusal import WINDOW, Context, Refusal, Rule, Writer, budget, rule
+from runbooks.memory.refusal import WINDOW, Context, Refusal, Rule, budget, rule, said
 from runbooks.memory.refusals_foreign import FOREIGN_RULES
+from runbooks.memory.refusals_parameters import PARAMETER_RULES
 
 
 def _requested_form(found: re.Match[str], context: Context) -> Refusal:
@@ -24,8 +24,14 @@ def _input_form(found: re.Match[str], context: Context) -> Refusal:
     limit, prompt = int(found["limit"]), int(found["prompt"])
     window = context.window
     completions = context.route.rstrip("/").endswith("/completions") and "chat" not in context.route
+    if completions and window is None and context.max_tokens is not None:
+        window = limit + context.max_tokens
     if (window is not None and limit < window) or limit <= 0 or completions or limit < 16:
         return _printed_difference(limit, prompt, window, completions)
+    return _prompt_alone(limit, prompt, context)
+
+
+def _prompt_alone(limit: int, prompt: int, context: Context) -> Refusal:
     refusal = Refusal("prompt_too_long", {"limit": limit, "prompt_tokens": prompt, "over_by": prompt - limit})
     if prompt == limit:
         refusal.says.append(
@@ -36,7 +42,52 @@ def _input_form(found: re.Match[str], context: Context) -> Refusal:
             f"the prompt alone is over by {prompt - limit} ({prompt} tokens, window {limit}); no max_tokens makes it fit"
         )
     refusal.fix(prompt_tokens_at_most=limit - 1)
-    refusal.fix(max_model_len_at_least=prompt + 1)
+    needed = prompt + (context.max_tokens or 1)
+    if context.max_tokens is not None:
+        refusal.numbers["max_tokens"] = context.max_tokens
+        if context.max_tokens >= limit:
+            refusal.says.append(
+                f"max_tokens {context.max_tokens} exceeds the window too: a window of {needed} would be needed for both"
+            )
+    refusal.fix(max_model_len_at_least=needed)
+    return refusal
+
+
+def _counted_form(found: re.Match[str], context: Context) -> Refusal:
+    """Newer versions count no further than the window, so the prompt's figure may be a lower bound."""
+    limit, prompt, completion = int(found["limit"]), int(found["prompt"]), int(found["completion"])
+    refusal = budget(limit, prompt, completion)
+    if found.groupdict().get("least") or prompt + completion == limit + 1:
+        refusal.says.append(
+            f"the count of the prompt stops where it is too much: at least {prompt} tokens, so the excess is at least {prompt + completion - limit} and the real one may be larger"
+        )
+    return refusal
+
+
+def _characters_form(found: re.Match[str], context: Context) -> Refusal:
+    refusal = Refusal(
+        "prompt_too_long",
+        {
+            "limit": int(found["limit"]),
+            "input_characters": int(found["characters"]),
+            "max_tokens": int(found["completion"]),
+        },
+    )
+    refusal.says.append(
+        f"the input of {found['characters']} characters is refused before it is tokenized: no tokenizer makes it fit {found['limit']} tokens"
+    )
+    return refusal
+
+
+def _messages_form(found: re.Match[str], context: Context) -> Refusal:
+    return _prompt_alone(int(found["limit"]), int(found["prompt"]), context)
+
+
+def _scheduler_form(found: re.Match[str], context: Context) -> Refusal:
+    refusal = _prompt_alone(int(found["limit"]), int(found["prompt"]), context)
+    refusal.says.append(
+        "a scheduler of V0 refused it after admission: the client gets status 200, no text and finish_reason length"
+    )
     return refusal
 
 
@@ -99,38 +150,11 @@ def _pooling(found: re.Match[str], context: Context) -> Refusal:
     return refusal
 
 
-def _said(name: str, text: str, *, side: str = "client", missing: str = "", **change: Any) -> Writer:
-    """A rule without arithmetic: {groups} of the pattern may stand in `text`."""
-
-    def write(found: re.Match[str], context: Context) -> Refusal:
-        groups = {key: value or "" for key, value in found.groupdict().items()}
-        refusal = Refusal(name, side=side)
-        for key, value in groups.items():
-            if re.fullmatch(r"-?\d+(?:\.\d+)?", value):
-                refusal.numbers[key] = float(value) if "." in value else int(value)
-        filled = text
-        for key, value in groups.items():
-            filled = filled.replace("{" + key + "}", value)
-        refusal.says.append(filled)
-        if change:
-            refusal.fix(
-                **{
-                    key: int(groups[value]) if isinstance(value, str) and groups.get(value, "").isdigit() else value
-                    for key, value in change.items()
-                }
-            )
-        if missing:
-            refusal.missing.append(missing)
-        return refusal
-
-    return write
-
-
 RULES: tuple[Rule, ...] = (
     *FOREIGN_RULES,
     rule(
         r"User-specified max_model_len \((?P<asked_len>[0-9]+)\) is greater than the derived max_model_len \([^=]+=(?P<derived_len>[0-9]+)",
-        _said(
+        said(
             "model_config",
             "a start-up refusal, not a request: max_model_len {asked_len} is longer than the {derived_len} that the model was made for. Set it to at most {derived_len}, or configure rope scaling if the model supports it",
             side="server",
@@ -142,8 +166,29 @@ RULES: tuple[Rule, ...] = (
         _requested_form,
     ),
     rule(
-        r"'max_tokens' or 'max_completion_tokens' is too large: (?P<max_tokens>[0-9]+)\. This model's maximum context length is (?P<limit>[0-9]+) tokens and your request has (?P<prompt>[0-9]+) input tokens",
+        r"'max_tokens' or 'max_completion_tokens' is too large: (?P<max_tokens>[0-9]+)\. This model.{1,2}s maximum context length is (?P<limit>[0-9]+) tokens and your request has (?P<prompt>[0-9]+) input tokens",
         _max_tokens_form,
+    ),
+    rule(
+        rf"{WINDOW}However, you requested (?P<completion>[0-9]+) output tokens and your prompt contains (?P<least>at least )?(?P<prompt>[0-9]+) input tokens",
+        _counted_form,
+    ),
+    rule(
+        r"You passed (?P<prompt>[0-9]+) input tokens and requested (?P<completion>[0-9]+) output tokens\. However, the model.{1,2}s context length is only (?P<limit>[0-9]+)",
+        _counted_form,
+    ),
+    rule(
+        r"You passed (?P<characters>[0-9]+) input characters and requested (?P<completion>[0-9]+) output tokens\. However, the model.{1,2}s context length is only (?P<limit>[0-9]+)",
+        _characters_form,
+    ),
+    rule(rf"{WINDOW}However, you requested (?P<prompt>[0-9]+) tokens in the messages", _messages_form),
+    rule(
+        r"Input prompt \((?P<prompt>[0-9]+) tokens\) is too long and exceeds (?:the )?limit of (?P<limit>[0-9]+)",
+        _scheduler_form,
+    ),
+    rule(
+        r"[Tt]he (?P<which>)prompt \(total length (?P<prompt>[0-9]+)\) is too long to fit into the model \(context length (?P<limit>[0-9]+)\)",
+        _expanded,
     ),
     rule(
         rf"{WINDOW}However, you requested (?P<prompt>[0-9]+) tokens in the input for (?P<operation>[a-z ]+)\.",
@@ -156,48 +201,39 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         r"(?:The (?:decoder|encoder) )?[Pp]rompt cannot be empty|Either prompt or prompt_embeds must be provided and non-empty|please provide at least one prompt",
-        _said(
+        said(
             "empty_prompt", "the prompt was empty after the template and tokenizer: the client sent nothing to answer"
         ),
     ),
     rule(
         r"[Tt]he model `(?P<model>[^`]*)` does not exist",
-        _said(
+        said(
             "model_not_found",
             "the server does not serve a model or adapter named {model}: use one of the names that GET /v1/models lists, or start it with --served-model-name",
         ),
     ),
     rule(
+        r"[Ll]o[Rr][Aa] adapter '(?P<model>[^']*)' cannot be found",
+        said(
+            "model_not_found",
+            "no adapter named {model} is loaded on this server: GET /v1/models lists the adapters that are",
+        ),
+    ),
+    rule(
+        r"[Ll]o[Rr][Aa] adapter '(?P<model>[^']*)' has already been loaded",
+        said("undetermined", "the adapter {model} is loaded already: nothing to do, or unload it first"),
+    ),
+    rule(
         r"[\"']error[\"']: ?[\"']Unauthorized[\"']|\b401 Unauthorized|HTTP/[0-9.]+\"? 401",
-        _said(
+        said(
             "auth",
             "the API key is missing or wrong. In 0.11.0 the key check runs outside the instrumentation: such a 401 is not in the metrics, only in the access log or a gateway's",
         ),
     ),
-    rule(
-        r"max_tokens must be at least (?P<least>[0-9]+), got (?P<value>-?[0-9]+)",
-        _said(
-            "sampling_parameter",
-            "max_tokens is {value} and must be at least {least}: change it in the client, or leave it out",
-            max_tokens_at_least="least",
-        ),
-    ),
-    rule(
-        r"(?P<parameter>temperature|top_p|top_k|min_p|n|presence_penalty|frequency_penalty|repetition_penalty|min_tokens|seed|logprobs|prompt_logprobs) must (?:be|not be) (?P<rule>[^\"{}]{1,90}?)(?:, got (?P<value>-?[0-9.]*[0-9]))?(?:[.\"]|$)",
-        _said(
-            "sampling_parameter",
-            "{parameter} is out of range: it must be {rule} (got {value}); change it in the client",
-        ),
-    ),
-    rule(
-        r"stop cannot contain an empty string|min_tokens must be less than or equal to max_tokens|[Rr]equested (?:sample|prompt) logprobs of (?P<value>[0-9]+)|Token id (?P<token>[0-9]+) is out of vocabulary|truncate_prompt_tokens",
-        _said(
-            "sampling_parameter", "a request parameter is out of range; the message names it. Change it in the client"
-        ),
-    ),
+    *PARAMETER_RULES,
     rule(
         r"\"auto\\?\" tool choice requires (?P<options>--enable-auto-tool-choice and --tool-call-parser)",
-        _said(
+        said(
             "server_option",
             "the client asked for automatic tool choice, which this server was started without: start it with --enable-auto-tool-choice and a --tool-call-parser for this model, or send tool_choice none",
             side="server",
@@ -205,7 +241,7 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         r"Refused request with untrusted chat template",
-        _said(
+        said(
             "server_option",
             "the request brought its own chat template and the server was not started with --trust-request-chat-template: leave the template out, or trust it knowingly",
             side="server",
@@ -213,19 +249,28 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         r"does not support (?P<what>Embeddings|Completions|Chat Completions|Transcriptions|[A-Z][a-z]+) API",
-        _said("server_option", "this model or start does not offer that API ({what})", side="server"),
+        said("server_option", "this model or start does not offer that API ({what})", side="server"),
     ),
     rule(
         r"currently busy and cannot accept new requests|prefill token backlog limit",
-        _said(
+        said(
             "queue_limit",
             "a queue limit refused it (status 503): max_num_queued_reqs or max_num_queued_tokens of newer releases. 0.11.0 has no such limit, so this is not 0.11.0. Retry later, or add capacity; see vllm:admission_rejections_total",
             side="server",
         ),
     ),
     rule(
-        r"EngineCore encountered an issue|EngineDeadError|engine (?:is|has) (?:dead|died)",
-        _said(
+        r"\"GET /(?P<probe>health|ping) HTTP/[0-9.]+\" 503",
+        said(
+            "engine_dead",
+            "/{probe} answers 503 when the engine core has died: every request fails until a restart. Read the log above for the first traceback; this path is left out of the metrics",
+            side="server",
+            missing="the log lines above the first 503",
+        ),
+    ),
+    rule(
+        r"EngineCore encountered an issue|EngineDeadError|Background loop (?:has errored|is stopped)|engine (?:is|has) (?:dead|died)",
+        said(
             "engine_dead",
             "the engine core has died and every request fails with 500 until the server is restarted: read the log above for the first traceback (a memory error is one possible reason; paste it into the ledger)",
             side="server",
@@ -234,7 +279,7 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         r"currently scaling",
-        _said(
+        said(
             "undetermined",
             "the server is changing its number of engines and refuses until that is done: retry; these 503 are not in the metrics",
             side="nobody",
@@ -242,27 +287,43 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         r"Maximum file size exceeded",
-        _said(
-            "sampling_parameter",
+        said(
+            "undetermined",
             "the audio file is larger than the server takes (25 MB unless VLLM_MAX_AUDIO_CLIP_FILESIZE_MB says otherwise): send less, or raise that variable",
         ),
     ),
     rule(
         r"Unsupported Media Type|Expected 'file' to be a file-like object|validation errors? for|JSON decode error|Field required|extra_forbidden",
-        _said(
+        said(
             "undetermined",
-            "the body does not fit the API's schema (wrong content type, field or JSON): compare it with the route's description; nothing reached the engine",
+            "the body does not fit the API's schema (wrong content type, a field or file of the wrong kind, or no JSON): compare it with the route's description; nothing reached the engine",
         ),
     ),
     rule(
         r"[\"']detail[\"']: ?[\"']Not Found[\"']",
-        _said(
+        said(
             "undetermined",
             "no such path on this server: check the path and its /v1 prefix (and a proxy that rewrites it); the served names play no part yet",
         ),
     ),
     rule(
         r"[\"']detail[\"']: ?[\"']Method Not Allowed[\"']",
-        _said("undetermined", "that path takes another method: generation routes want POST"),
+        said("undetermined", "that path takes another method: generation routes want POST"),
+    ),
+    rule(
+        r"Invalid HTTP request received",
+        said(
+            "undetermined",
+            "the HTTP parser refused the request before any route: headers above the parser's limit (4 MiB or 256 headers), or something that is not HTTP (TLS sent to a plain port)",
+        ),
+    ),
+    rule(
+        r"APIConnectionError|Connection error|Connection refused|ConnectError|ConnectionResetError|Server disconnected|APITimeoutError|Request timed out|ReadTimeout|Read timed out",
+        said(
+            "undetermined",
+            "the client got no answer at all, so nothing refused the request: the server was not reachable or too slow for the client's own timeout; its access log shows whether the request arrived",
+            missing="the server's log of that time (is it up, was the request accepted)",
+            side="nobody",
+        ),
     ),
 )

@@ -23,6 +23,8 @@ _OLDER = re.compile(
     rf"(?P<allocated>{_SIZE}) already allocated; (?P<free>{_SIZE}) free; (?:(?P<allowed>{_SIZE}) allowed; )?(?P<reserved_total>{_SIZE}) reserved in total by PyTorch\)"
 )
 _OTHER = re.compile(rf"Process ([0-9]+) has ({_SIZE}) memory in use")
+_SETTING = re.compile(r"PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF")
+_PRINT_GIB = 0.02
 _ABSURD_GIB = 65_536.0
 """`in_use` is nonsense on Windows; nothing that large exists."""
 
@@ -43,6 +45,10 @@ class OutOfMemory:
     named_processes: tuple[tuple[int, float], ...]
     exact_mib: dict[str, float]
     """tried and free in MiB as printed, for differences that rounding to GiB would hide."""
+    own_listed: bool = False
+    """True when this process is among the listed ones (inside a container) and the clause about 'this process' is missing."""
+    setting: str = "PYTORCH_CUDA_ALLOC_CONF"
+    """The variable that the message's own hint names."""
 
     @property
     def outside_pytorch_gib(self) -> float | None:
@@ -53,10 +59,15 @@ class OutOfMemory:
 
     @property
     def others_gib(self) -> float | None:
-        """Device memory of other processes: total - free - in use, where this process's share is printed."""
+        """Device memory of other processes: total - free - in use, or what the message lists where this process's share is not printed."""
         if self.in_use_gib is None:
-            return None
+            return sum(size for _, size in self.named_processes) if self.own_known_elsewhere else None
         return max(0.0, self.total_gib - self.free_gib - self.in_use_gib)
+
+    @property
+    def own_known_elsewhere(self) -> bool:
+        """True when none of the listed processes can be this one, because each is smaller than what this one holds."""
+        return bool(self.named_processes) and self.allocated_gib is not None
 
     @property
     def short_by_gib(self) -> float:
@@ -103,9 +114,17 @@ def parse_out_of_memory(text: str) -> OutOfMemory | None:
     in_use = sizes.get("in_use")
     if in_use is not None and in_use > _ABSURD_GIB:
         in_use = None
+    own_listed = False
     reserved = sizes.get("reserved")
     if reserved is None and "reserved_total" in sizes:
         reserved = sizes["reserved_total"] - sizes["allocated"]
+    if groups.get("in_use") is None and "allocated" in sizes and reserved is not None:
+        held = sizes["allocated"] + reserved
+        mine = min((size for _, size in named if size >= held - _PRINT_GIB), default=None)
+        if mine is not None:
+            own_listed, in_use = True, mine
+            named = tuple(process for process in named if process[1] != mine)
+    setting = _SETTING.search(text)
     return OutOfMemory(
         gpu=int(groups["gpu"]),
         tried_gib=sizes["tried"],
@@ -118,4 +137,6 @@ def parse_out_of_memory(text: str) -> OutOfMemory | None:
         reserved_unallocated_gib=reserved,
         named_processes=named,
         exact_mib={name: sizes[name] * 1024 for name in ("tried", "free")},
+        own_listed=own_listed,
+        setting=setting.group(0) if setting else "PYTORCH_CUDA_ALLOC_CONF",
     )

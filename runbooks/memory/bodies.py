@@ -1,0 +1,106 @@
+"""Puts the pieces of one answer together and takes several answers on one line apart, before any rule looks at them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from runbooks.memory.framing import unframe
+
+MOST_LINES = 40
+"""Lines of one printed body; anything longer is no error body and is read line by line."""
+MOST_BODIES = 200
+KEYWORDS = (
+    "maximum", "max_", "rror", "HTTP", "exist", "empty", "html", "HTML", "must", "cannot", "detail", "tool choice", "token", "busy", "prompt", "Refused", "API",
+    "scaling", "Type", "Field", "context", "large", "Too", "Requested", "engine", "stop", "temperature", "model", "upstream", "adapter", "failed",
+)  # fmt: skip
+
+_START = re.compile(
+    r"\{\s*[\"']error[\"']\s*:|\{\s*[\"']object[\"']\s*:\s*[\"']error[\"']|\{\s*[\"']type[\"']\s*:\s*[\"']error[\"']"
+)
+_ESCAPES = (
+    ("\\u0027", "'"), ("\\u0022", '"'), ("\\u0060", "`"), ("\\u003c", "<"), ("\\u003e", ">"), ("\\u003C", "<"), ("\\u003E", ">"),
+    ("\\\\", "\\"), ("\\'", "'"), ('\\"', '"'), ("\\n", " "), ("\\r", " "),
+)  # fmt: skip
+_LOG_LINE = re.compile(r"\b(?:INFO|ERROR|WARNING|DEBUG)\b|^[<>*] |HTTP/[0-9]")
+_HTML_START = re.compile(r"^(?:data: ?)?\s*<(?:html|!doctype html)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One answer or one other line: its first line's number, its text, and the route that the writing module belongs to."""
+
+    number: int
+    text: str
+    route: str = ""
+    several: bool = False
+    """True when the same line held more than one answer, so that equal ones are still two."""
+
+
+def pieces(lines: Iterable[str]) -> Iterator[Piece]:
+    """Bodies printed over several lines come back as one piece, several bodies on one line as several."""
+    held: list[Piece] = []
+    depth = 0
+    for number, raw in enumerate(lines, 1):
+        if not held and not any(keyword in raw for keyword in KEYWORDS) and raw.strip() not in ("{", "[{", "["):
+            continue
+        piece = Piece(number, unframe(number, raw).text, _route(raw))
+        html = bool(held) and depth == 0
+        if held and not html and _LOG_LINE.search(piece.text):
+            yield from _apart(held)
+            held, depth = [], 0
+        if held:
+            held.append(piece)
+            depth += 0 if html else _depth(piece.text)
+            if "</html>" in piece.text.lower() if html else depth <= 0:
+                yield from _together(held)
+                held, depth = [], 0
+            elif len(held) >= MOST_LINES:
+                yield from _together(held) if html else _apart(held)
+                held, depth = [], 0
+        elif _HTML_START.match(piece.text) and "</html>" not in piece.text.lower():
+            held, depth = [piece], 0
+        elif piece.text.rstrip().endswith(("{", "[")) and _depth(piece.text) > 0:
+            held, depth = [piece], _depth(piece.text)
+        else:
+            yield from _split(piece)
+    yield from _together(held) if depth == 0 and held else _apart(held)
+
+
+def _depth(text: str) -> int:
+    return text.count("{") + text.count("[") - text.count("}") - text.count("]")
+
+
+def _together(held: list[Piece]) -> Iterator[Piece]:
+    joined = " ".join(piece.text.strip() for piece in held)
+    yield from _split(Piece(held[0].number, joined, held[0].route))
+
+
+def _apart(held: list[Piece]) -> Iterator[Piece]:
+    for piece in held:
+        yield from _split(piece)
+
+
+def _split(piece: Piece) -> Iterator[Piece]:
+    starts = [found.start() for found in _START.finditer(piece.text)][:MOST_BODIES]
+    if len(starts) < 2:
+        yield Piece(piece.number, _unescaped(piece.text), piece.route)
+        return
+    for start, end in zip([0, *starts[1:]], [*starts[1:], len(piece.text)], strict=True):
+        yield Piece(piece.number, _unescaped(piece.text[start:end]), piece.route, several=True)
+
+
+def _unescaped(text: str) -> str:
+    """A body quoted inside a string (a client's report, a gateway's own JSON) reads like the body itself."""
+    if "\\" in text:
+        for escaped, plain in _ESCAPES:
+            text = text.replace(escaped, plain)
+    return text
+
+
+def _route(raw: str) -> str:
+    """The module that logs an error belongs to one route."""
+    if "serving_completion" in raw:
+        return "/v1/completions"
+    return "/v1/chat/completions" if "serving_chat" in raw else ""
