@@ -12,18 +12,16 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the tests are no installed package
 
-from sim_backend.scenario import load_scenario, scenario_names  # noqa: E402
-from tests.proof.incidents import recorded  # noqa: E402
-from tests.proof.law_table import OWN, RELATED, Broken, broken_laws  # noqa: E402
-from tests.proof.mending import Walked, walked  # noqa: E402
-from tests.proof.sightings import Claim, Sighting, moment, sighted, wrong_claims  # noqa: E402
+from sim_backend.scenario import scenario_names  # noqa: E402
+from tests.proof.law_table import OWN, RELATED, Broken  # noqa: E402
+from tests.proof.outcomes import Outcome, outcome, unrelated  # noqa: E402
+from tests.proof.sightings import Claim  # noqa: E402
 
 HEAD = """# Coverage of the simulated incidents
 
@@ -35,8 +33,8 @@ What does not hold stands here as it is.
 FAULTS = """## Fault and diagnosis
 
 One line for each thing that is really wrong. *Fired*: called likely, at the right place, within its budget; *late*: after it;
-*silent*: never while it lasted. *Wrong*: runs in which anything untrue was called likely, before, during or after (a cause
-that is over may be told while its traces last: *lingers*). *Declared*: what the scenario says metrics can show. Where a
+*silent*: never while it lasted. *Wrong*: runs in which anything untrue was called likely before or during it. A cause that is
+over may be told while its traces last (*lingers*); another one named then is listed as *aftermath*. *Declared*: what the scenario says metrics can show. Where a
 cause was only ever named as possible or undetermined, *mentioned* tells the slowest such mention.
 
 | scenario | what is wrong | declared | fired | late | silent | wrong | slowest | mentioned | lingers |
@@ -65,53 +63,6 @@ Laws that broke in runs without a metric fault (moments, all seeds; before / dur
 | scenario | law | before | during | elsewhere | after |
 |---|---|---|---|---|---|
 """
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one scenario and seed."""
-
-    scenario: str
-    seed: int
-    outcome: str
-    cause: str
-    sightings: tuple[Sighting, ...]
-    wrong: tuple[Claim, ...]
-    walked: Walked | None
-    broken: Broken
-
-    @property
-    def holds(self) -> bool:
-        """Whether everything is as the scenario declares."""
-        if self.wrong:
-            return False
-        main = [sighting for sighting in self.sightings if sighting.incident.cause == self.cause]
-        wanted = "fired" if self.outcome == "fires" else "silent"
-        if any(sighting.word != wanted for sighting in main):
-            return False
-        if self.walked is None:
-            return True
-        mended = self.walked.check_mended in ("", "yes") and not self.walked.mended_named
-        return self.walked.reaches(self.cause) and self.walked.check_broken in ("", "no") and mended
-
-
-def outcome(name: str, seed: int, step_seconds: float, folder: Path) -> Outcome:
-    """Simulates, diagnoses and walks one scenario with one seed."""
-    scenario = load_scenario(name)
-    run = recorded(scenario, seed, folder)
-    moments = [moment(run, at) for at in run.moments(step_seconds)]
-    expect = scenario.expect
-    main = next((incident for incident in run.incidents if incident.cause == expect.cause), None)
-    return Outcome(
-        scenario=name,
-        seed=seed,
-        outcome=expect.outcome,
-        cause=expect.cause,
-        sightings=tuple(sighted(incident, expect.detect_within_seconds, moments) for incident in run.incidents),
-        wrong=tuple(wrong_claims(run, moments)),
-        walked=walked(run, main, folder) if main is not None else None,
-        broken=broken_laws(moments, main),
-    )
 
 
 def fault_rows(found: Sequence[Outcome]) -> Iterable[str]:
@@ -180,14 +131,6 @@ def law_table(found: Mapping[str, Sequence[Outcome]]) -> Iterable[str]:
             yield f"- **{name} does not always break {OWN[name]}.**"
 
 
-def unrelated(one: Outcome) -> set[str]:
-    """Laws that a metric fault broke though they do not speak of it."""
-    if one.scenario not in OWN and one.scenario != "removed_metric":
-        return set()
-    known = {OWN.get(one.scenario, ""), *RELATED.get(one.scenario, ())}
-    return {law for law in (*one.broken.during, *one.broken.elsewhere) if law not in known}
-
-
 def other_laws(found: Mapping[str, Sequence[Outcome]]) -> Iterable[str]:
     """What broke where no metric fault was."""
     for name, outcomes in found.items():
@@ -231,12 +174,23 @@ def _slowest(seconds: Iterable[float | None], after: str = "") -> str:
     return f"{max(known):.0f} s{after}" if known else "-"
 
 
+def claim_lines(
+    none: str, some: str, runs: Sequence[Outcome], claims: Callable[[Outcome], Sequence[Claim]]
+) -> Iterable[str]:
+    """The first of certain claims of each run."""
+    having = [one for one in runs if claims(one)]
+    yield from ("", some if having else none)
+    yield from ("",) if having else ()
+    yield from (f"- {one.scenario}, seed {one.seed}: {claims(one)[0]}" for one in having)
+
+
 def document(found: Mapping[str, Sequence[Outcome]], seeds: int, step_seconds: float) -> str:
     """docs/coverage.md."""
     lines = [HEAD.format(seeds=seeds, step=step_seconds) + FAULTS.rstrip()]
     lines += [row for outcomes in found.values() for row in fault_rows(outcomes)]
-    claims = [f"- {one.scenario}, seed {one.seed}: {one.wrong[0]}" for o in found.values() for one in o if one.wrong]
-    lines += ["", "First wrong claim of each run that has one:" if claims else "No wrong claim in any run.", *claims]
+    runs = [one for outcomes in found.values() for one in outcomes]
+    lines += claim_lines("Wrong: none.", "Wrong, the first claim of each run:", runs, lambda one: one.wrong)
+    lines += claim_lines("Aftermath: none.", "Aftermath, the first claim of each run:", runs, lambda one: one.aftermath)
     lines.append(WALKS.rstrip())
     lines += [row for outcomes in found.values() if (row := walk_row(outcomes))]
     lines.append(LAWS.rstrip("\n") + "\n")

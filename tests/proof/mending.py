@@ -66,7 +66,8 @@ def walked(run: Recorded, incident: Incident, folder: Path, *, mend: bool = True
     where = passed.where.places[0].instance if passed.where.scope != "fleet" else None
     check = passed.outcome.verify_step
     broken = verify(runbook, check, run.source, at_ms, settings, where).finding if check else ""
-    after, named = "", ()
+    after = ""
+    named: tuple[str, ...] = ()
     if mend and run.scenario.expect.remedy is not None:
         mended = recorded(with_remedy(run.scenario), run.seed, folder, run.seconds)
         judged = diagnose(mended.source, at_ms, settings)

@@ -28,6 +28,8 @@ class Claim:
     cause: str
     where: str
     why: str
+    aftermath: bool = False
+    """Said when nothing is wrong any more: of a queue, say, that is still being worked off."""
 
     def __str__(self) -> str:
         return f"{self.cause} on {self.where} at {self.at:.0f} s ({self.why})"
@@ -104,7 +106,7 @@ def sighted(incident: Incident, budget: float, moments: Sequence[Moment]) -> Sig
 
 
 def wrong_claims(run: Recorded, moments: Iterable[Moment]) -> list[Claim]:
-    """Everything called likely that is neither true there by then nor declared to stand beside it. What is over may still be told: see `lingers`."""
+    """Everything called likely that is neither true there by then nor declared to stand beside it. What is over may still be told: see `lingers`; what follows from it is `aftermath`."""
     began = min((incident.start for incident in run.incidents), default=float("inf"))
     beside = run.scenario.expect.may_stand_beside
     found = []
@@ -117,6 +119,15 @@ def wrong_claims(run: Recorded, moments: Iterable[Moment]) -> list[Claim]:
                 continue
             if verdict.cause in beside and one.at >= began:
                 continue
-            why = "before it begins" if one.at < began else "wrong place" if same else "not what is wrong"
-            found.append(Claim(one.at, verdict.cause, str(verdict.where), why))
+            over = one.at >= began and not any(i.start <= one.at <= i.stop for i in run.incidents)
+            why = (
+                "before it begins"
+                if one.at < began
+                else "after it ended"
+                if over
+                else "wrong place"
+                if same
+                else "not what is wrong"
+            )
+            found.append(Claim(one.at, verdict.cause, str(verdict.where), why, over))
     return found
