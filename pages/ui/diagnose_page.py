@@ -46,7 +46,7 @@ def draw(here: View) -> None:
             _next_steps(here, found, verdict, rank)
     if found.anomalies:
         with states.section("The detectors"):
-            st.subheader("Detectors that fire", anchor=False)
+            states.heading("Detectors that fire")
             table(ANOMALY_COLUMNS, anomaly_rows(found), key="anomalies")
     if here.mode == "replay":
         with states.section("The lanes"):
@@ -54,7 +54,7 @@ def draw(here: View) -> None:
     with states.section("The checks"):
         _laws(found)
     with states.section("The states"):
-        st.subheader("Replicas and ranks", anchor=False)
+        states.heading("Replicas and ranks")
         table(STATE_COLUMNS, state_rows(found), key="states")
     for warning in found.warnings:
         states.line("warn", warning)
@@ -69,6 +69,8 @@ def _next_steps(here: View, found: Diagnosis, verdict: Verdict, rank: int) -> No
             )  # fmt: skip
         if rank == 0 and here.mode != "replay" and st.button("Record this incident", help="Raw samples of the shown range into an incident file, to replay it later"):  # fmt: skip
             _record(here, verdict)
+    if rank == 0:
+        _recorded()
 
 
 def _record(here: View, verdict: Verdict) -> None:
@@ -88,8 +90,18 @@ def _record(here: View, verdict: Verdict) -> None:
             "Choose another folder with PAGEWATCH_INCIDENTS.",
         )
         return
-    states.line("ok", f"Recorded as {key}.")
-    st.page_link(nav.FILES["fleet"], label="Replay it", query_params={"source": key})
+    st.session_state["pw_recorded"] = key
+
+
+def _recorded() -> None:
+    """What was recorded in this session, until another page is opened: a refresh must not take the link away."""
+    key = st.session_state.get("pw_recorded")
+    if key:
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            states.line("ok", f"Recorded as {key}.")
+            st.page_link(
+                nav.FILES["fleet"], label="Replay it", icon=":material/arrow_forward:", query_params={"source": key}
+            )
 
 
 def _lanes(here: View) -> None:
@@ -117,7 +129,7 @@ def _laws(found: Diagnosis) -> None:
         status: [law for law in found.laws if law.status == status] for status in ("broken", "unknown", "kept")
     }
     broken, unknown, kept = by_status["broken"], by_status["unknown"], by_status["kept"]
-    st.subheader("Are the metrics honest?", anchor=False)
+    states.heading("Are the metrics honest?")
     if broken:
         table(LAW_COLUMNS, law_rows(broken), key="laws_broken")
     else:

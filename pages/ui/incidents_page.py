@@ -70,12 +70,12 @@ def _below() -> None:
     with states.section("The opened incidents"):
         incidents = records.opened_incidents()
         if incidents:
-            st.subheader("Opened by alerts", anchor=False)
+            states.heading("Opened by alerts")
             opened.append(table(OPENED_COLUMNS, [_incident(incident) for incident in incidents], key="opened"))
     with states.section("The walks"):
         walks = records.history(limit=30)
         if walks:
-            st.subheader("Recorded walks", anchor=False)
+            states.heading("Recorded walks")
             opened.append(table(WALK_COLUMNS, [_walk(walk) for walk in walks], key="walks"))
     for address in opened:
         if address:

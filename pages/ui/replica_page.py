@@ -58,7 +58,7 @@ def draw(here: View) -> None:
         drawn = grid(_charts(scene, row), "replica", across=3)
     if len(row.ranks) > 1:
         with states.section("The ranks"):
-            st.subheader("Ranks", anchor=False)
+            states.heading("Ranks")
             table(RANK_COLUMNS, [_rank(rank) for rank in row.ranks], key="ranks")
     with states.section("The checks"):
         laws = [
@@ -67,7 +67,7 @@ def draw(here: View) -> None:
             if law.status == "broken" and any(p.instance == row.key for p in law.where.places)
         ]
         if laws:
-            st.subheader("Broken checks", anchor=False)
+            states.heading("Broken checks")
             table(LAW_COLUMNS, law_rows(laws), key="laws_here")
     gestures(here, drawn)
 

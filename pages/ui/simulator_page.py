@@ -143,7 +143,7 @@ def _faults(told: dict[str, Any]) -> None:
             if st.button("End it", key=f"clear_{fault['id']}"):
                 simulator_client.clear(int(fault["id"]))
                 st.rerun(scope="fragment")
-    st.subheader("Break something", anchor=False)
+    states.heading("Break something")
     names = [str(replica["instance"]) for replica in told["replicas"]]
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         which = st.selectbox("On", ["every replica", *names], index=min(1, len(names)), key="fault_where", width=240)

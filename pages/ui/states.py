@@ -24,6 +24,11 @@ def line(level: str, *parts: str | Markup) -> None:
     st.html(tag("div", icon(level), *(p if isinstance(p, Markup) else tag("span", p) for p in parts), class_="pw-line", data_tone=level))  # fmt: skip
 
 
+def heading(text: str) -> None:
+    """The title of a part of a page."""
+    st.html(tag("h3", text, class_="pw-heading"))
+
+
 def note(text: str) -> None:
     """A remark in small muted type."""
     st.html(tag("div", text, class_="pw-note"))

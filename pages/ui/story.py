@@ -137,4 +137,5 @@ def marks(key: str) -> tuple[Mark, ...]:
     return carried + tuple(
         Mark(f"{cause_text(episode.id)} on {episode.place}", episode.from_ms, episode.to_ms, tone(episode))
         for episode in found.of("verdict")
+        if episode.confidence != "undetermined"
     )

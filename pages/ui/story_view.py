@@ -22,12 +22,14 @@ def lanes_of(told: Timeline) -> list[Lane]:
 
 def _lane(episode: Episode) -> str:
     words = {"verdict": cause_text(episode.id), "anomaly": f"detector: {episode.id.replace('_', ' ')}", "check": f"check: {episode.id.replace('_', ' ')}", "state": f"state: {episode.id}"}  # fmt: skip
-    return f"{words[episode.kind]} · {episode.place}"
+    return f"{words[episode.kind]} · {episode.place}" if episode.place else words[episode.kind]
 
 
 def _span(episode: Episode) -> Span:
     if episode.kind == "state":
         tone = STATE_TONES[episode.id]
+    elif episode.confidence == "undetermined":
+        tone = "quiet"
     elif episode.kind == "verdict":
         tone = "bad" if episode.id in CAUSES_OF_PAGES else "warn"
     else:

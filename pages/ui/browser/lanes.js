@@ -36,7 +36,7 @@ class Lanes {
         const words = `${span.label}, ${clock(span.from_ms)} to ${clock(span.to_ms)}`
         const node = button("pw-span", strip, span.to_ms - span.from_ms > (end_ms - start_ms) * 0.07 ? span.text ?? "" : "", words, () => pick(span.from_ms))
         node.dataset.tone = span.tone
-        node.style.left = part(span.from_ms)
+        node.style.left = `min(${part(span.from_ms)}, calc(100% - 4px))`
         node.style.width = `max(4px, calc(${part(span.to_ms)} - ${part(span.from_ms)}))`
       }
       const cursor = make("i", "pw-lane-cursor", strip)
