@@ -239,6 +239,8 @@ class Alerts(_Part):
     runbook_url: str = ""
     severity: dict[str, Literal["page", "ticket"]] = {}
     thresholds: dict[str, dict[str, Annotated[float, Field(allow_inf_nan=False)]]] = {}
+    hold_seconds: dict[str, Annotated[int, Field(ge=0, le=3600)]] = {}
+    """By `runbook.detector`: how long the condition of an exported rule must hold."""
 
 
 class Store(_Part):

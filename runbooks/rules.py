@@ -137,6 +137,8 @@ def _rule(
 ) -> Rule | str:
     if detector.export == "none":
         return detector.no_export_reason
+    hold_seconds = settings.alerts.hold_seconds.get(f"{runbook.id}.{detector.name}", detector.hold_seconds)
+    detector = detector.model_copy(update={"hold_seconds": hold_seconds})
     unset = [name for name in template_names(detector.promql) if binding.parameters.get(name) == "NaN"]
     if unset:
         return f"{unset[0]} is not configured"
@@ -187,6 +189,9 @@ def _overrides(settings: Settings) -> dict[str, float]:
     for key in values:
         if key not in known:
             raise RulesError(f"alerts.thresholds.rules: no detector {key!r}; there are: {', '.join(sorted(known))}")
+    for key in settings.alerts.hold_seconds:
+        if key not in known:
+            raise RulesError(f"alerts.hold_seconds: no detector {key!r}; there are: {', '.join(sorted(known))}")
     for key in settings.alerts.severity:
         if key not in known and key not in library():
             raise RulesError(f"alerts.severity: no detector {key!r}; there are: {', '.join(sorted(library()))}")

@@ -54,7 +54,7 @@ SIMULATED = (
 RECORDED = (
     Recorded("seats_full", "A queue behind sixteen seats", "b_waiting_growth"),
     Recorded("preemption_thrash", "Requests chase each other out of the KV pool", "c_preemption"),
-    Recorded("prompts_refused", "Every other prompt is too long", "d_admission_rejects"),
+    Recorded("prompts_refused", "More prompts are refused than answered", "d_admission_rejects"),
     Recorded("replica_killed", "A replica is killed and starts again", "f_replica_restart"),
 )
 
