@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from collectors.observations import observe
 from collectors.observed import Observations
@@ -25,7 +25,7 @@ from runbooks.reading import Reading
 from runbooks.scene import Scene, Suspicion
 from runbooks.states import rank_states
 from runbooks.thresholds import Pace, Thresholds
-from runbooks.verdicts import RUNBOOK_OF_CAUSE, Diagnosis, Place, Verdict, Where
+from runbooks.verdicts import Diagnosis, Place, Verdict, Where
 from runbooks.weighing import weigh
 
 RULES: tuple[Callable[[Scene], list[Suspicion]], ...] = (
@@ -120,13 +120,3 @@ def _healthy(scene: Scene) -> Verdict:
             "requests that never reached a replica",
         ),
     )
-
-
-def runbook_of(cause: str) -> str:
-    """Runbook folder that a cause opens; '' for healthy."""
-    return RUNBOOK_OF_CAUSE[cause]
-
-
-def causes_of(verdicts: Iterable[Verdict]) -> Sequence[str]:
-    """Causes in the order of the verdicts."""
-    return [verdict.cause for verdict in verdicts]

@@ -16,6 +16,7 @@ import numpy as np
 from collectors.model import Floats, Int64s
 from collectors.observed import NAN, Rank, Replica, index_at
 from runbooks.episodes import holding_since
+from runbooks.inferred import hidden_preemptions, longest_silence_ms
 from runbooks.thresholds import Pace, Thresholds
 from runbooks.verdicts import Place
 
@@ -323,25 +324,8 @@ class Reading:
 
     @cached_property
     def hidden_preemptions(self) -> int:
-        """Preemptions not yet counted, in the last four recent windows: blocks given back, or a running request waiting
-        again, while nobody left. The counter moves only with the victim's next token; blocks are freed at once.
-        """
-        start, end = self.last_ms(4 * self.pace.recent_ms)
-        times = self.rank.times_ms
-        usage, running = self.rank.gauges.get("kv_cache_usage"), self.rank.gauges.get("requests_running")
-        waiting = self.rank.gauges.get("requests_waiting")
-        finished = self.rank.counter("requests_finished")
-        if usage is None or running is None or waiting is None or finished is None:
-            return 0
-        chosen = np.flatnonzero((times > start) & (times <= end) & ~np.isnan(usage) & ~np.isnan(running + waiting))
-        if len(chosen) < 2:
-            return 0
-        used, run, wait = usage[chosen], running[chosen], waiting[chosen]
-        left = (np.diff(run + wait) < 0) | (np.diff(finished.total[chosen]) > 0)
-        share = np.maximum(0.01, 0.3 / np.maximum((run + wait)[:-1], 1.0))
-        freed = -np.diff(used) > share
-        put_back = (np.diff(run) < 0) & (np.diff(wait) > 0)
-        return int(np.sum((freed | put_back) & ~left & (used[:-1] > 0.5)))
+        """Preemptions of the last four recent windows that the counter cannot show yet."""
+        return hidden_preemptions(self.rank, *self.last_ms(4 * self.pace.recent_ms))
 
     @cached_property
     def preemptions(self) -> float:
@@ -377,20 +361,7 @@ class Reading:
     @cached_property
     def longest_silence_ms(self) -> int:
         """Longest earlier time without progress that ended by itself while requests ran: a step can be that long here."""
-        rises: set[int] = set()
-        for signal in PROGRESS:
-            counter = self.rank.counter(signal)
-            if counter is not None:
-                grown = np.flatnonzero(np.diff(counter.total) > 0) + 1
-                rises.update(int(t) for t in counter.times_ms[grown])
-        ordered = sorted(t for t in rises if self.epoch_ms <= t <= self.seen_ms)
-        times, running = self.series("requests_running")
-        longest = 0
-        for earlier, later in zip(ordered, ordered[1:], strict=False):
-            between = running[(times >= earlier) & (times < later)]
-            if later - earlier > longest and len(between) and between.min() > 0:
-                longest = later - earlier
-        return longest
+        return longest_silence_ms(self.rank, PROGRESS, self.epoch_ms, self.seen_ms)
 
     @cached_property
     def busy_since_ms(self) -> int:

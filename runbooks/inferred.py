@@ -1,0 +1,51 @@
+"""What no metric of 0.11.0 says outright and the samples still show: uncounted preemptions, how long a step can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from collectors.observed import Rank
+
+
+def hidden_preemptions(rank: Rank, start_ms: int, end_ms: int) -> int:
+    """Preemptions between two instants that show in the gauges only: blocks given back, or a running request waiting
+    again, while nobody left. The counter moves with the victim's next token, its blocks are freed at once (facts I9, E4).
+    """
+    times = rank.times_ms
+    usage, running = rank.gauges.get("kv_cache_usage"), rank.gauges.get("requests_running")
+    waiting, finished = rank.gauges.get("requests_waiting"), rank.counter("requests_finished")
+    if usage is None or running is None or waiting is None or finished is None:
+        return 0
+    chosen = np.flatnonzero((times > start_ms) & (times <= end_ms) & ~np.isnan(usage) & ~np.isnan(running + waiting))
+    if len(chosen) < 2:
+        return 0
+    used, run, wait = usage[chosen], running[chosen], waiting[chosen]
+    left = (np.diff(run + wait) < 0) | (np.diff(finished.total[chosen]) > 0)
+    share = np.maximum(0.01, 0.3 / np.maximum((run + wait)[:-1], 1.0))
+    freed = -np.diff(used) > share
+    put_back = (np.diff(run) < 0) & (np.diff(wait) > 0)
+    return int(np.sum((freed | put_back) & ~left & (used[:-1] > 0.5)))
+
+
+def longest_silence_ms(rank: Rank, progress: Sequence[str], start_ms: int, end_ms: int) -> int:
+    """Longest time between two scrapes with progress, in between which requests ran all along; 0 when there is none."""
+    rises: set[int] = set()
+    for signal in progress:
+        counter = rank.counter(signal)
+        if counter is not None:
+            grown = np.flatnonzero(np.diff(counter.total) > 0) + 1
+            rises.update(int(t) for t in counter.times_ms[grown])
+    ordered = sorted(t for t in rises if start_ms <= t <= end_ms)
+    running = rank.gauges.get("requests_running")
+    if running is None:
+        return 0
+    known = ~np.isnan(running)
+    times, values = rank.times_ms[known], running[known]
+    longest = 0
+    for earlier, later in zip(ordered, ordered[1:], strict=False):
+        between = values[(times >= earlier) & (times < later)]
+        if later - earlier > longest and len(between) and between.min() > 0:
+            longest = later - earlier
+    return longest
