@@ -105,7 +105,9 @@ def test_identity_labels_name_the_replica() -> None:
 
 
 def test_a_source_without_vllm_has_no_replicas() -> None:
-    assert seen([Samples({"__name__": "up", "job": "node", "instance": "n"}, TIMES, np.ones(len(TIMES)))]).replicas == ()
+    assert (
+        seen([Samples({"__name__": "up", "job": "node", "instance": "n"}, TIMES, np.ones(len(TIMES)))]).replicas == ()
+    )
 
 
 def test_a_counter_born_above_zero_counts_from_zero() -> None:
@@ -166,9 +168,7 @@ def test_the_running_total_is_the_sum_of_what_was_counted(
     scraped = np.where(np.array(missing[:count]), np.nan, values)
     counter = mended(times, scraped, np.ones(count, dtype=bool), np.full(count, np.nan))
     seen_values = scraped[~np.isnan(scraped)]
-    expected = sum(
-        now - was if now >= was else now for was, now in zip(seen_values[:-1], seen_values[1:], strict=True)
-    )
+    expected = sum(now - was if now >= was else now for was, now in zip(seen_values[:-1], seen_values[1:], strict=True))
     born = float(seen_values[0]) if len(seen_values) and np.isnan(scraped[0]) else 0.0
     assert (np.diff(counter.total) >= 0).all()
     assert counter.total[-1] == pytest.approx(expected + born)
