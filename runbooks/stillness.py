@@ -84,6 +84,8 @@ class FrozenGauges:
 
     since_ms: int
     evidence: str
+    contradicted: bool = False
+    """Whether the traffic tells another number than the gauge, so that no steady load explains it."""
 
 
 def frozen_gauges(reading: Reading) -> FrozenGauges | None:
@@ -107,8 +109,9 @@ def frozen_gauges(reading: Reading) -> FrozenGauges | None:
 def one_frozen(reading: Reading) -> tuple[str, FrozenGauges] | None:
     """(signal, since and evidence) of one of running and KV usage that stands still while the other moves; else None.
 
-    A queue keeps running at its ceiling, so none may wait. A closed loop of clients keeps it constant, so the gauge must have moved earlier in this process, and three
-    times as many requests must have come and gone as for both.
+    A queue keeps running at its ceiling, so none may wait. A closed loop of clients keeps it constant, so the gauge must have
+    moved earlier in this process, and three times as many requests must have come and gone as for both. What a closed loop
+    keeps constant is also what Little's law tells; and it holds no KV usage still while running moves.
     """
     times, usage = reading.series("kv_cache_usage")
     _, running = reading.series("requests_running")
@@ -130,7 +133,9 @@ def one_frozen(reading: Reading) -> tuple[str, FrozenGauges] | None:
         if since[signal] <= long_ago < since[other] and values[-1] > 0 and moved_before:
             seconds = (reading.seen_ms - since[signal]) / 1000
             return signal, FrozenGauges(
-                since[signal], f"{signal} has stood at {values[-1]:g} for {seconds:.0f} s while {traffic}"
+                since[signal],
+                f"{signal} has stood at {values[-1]:g} for {seconds:.0f} s while {traffic}",
+                signal == "kv_cache_usage" or _board_differs(reading, since[signal], float(values[-1])),
             )
     return None
 
@@ -149,6 +154,30 @@ def _traffic(reading: Reading, scrapes: int) -> str | None:
     if not come >= scrapes or not gone >= scrapes or not on_board >= 1:
         return None
     return f"{come:.0f} requests came and {gone:.0f} went (about {on_board:.0f} on board by Little's law)"
+
+
+def _board_differs(reading: Reading, since_ms: int, shown: float) -> bool:
+    """Whether the requests that came and went since then say that another number than the one shown was on board.
+
+    By Little's law over many of them; or because more finished than got a first token, by more than the gauge shows in all:
+    these must have been on board before. Aborted requests only hide that, they never feign it.
+    """
+    begun, done = reading.rank.counter("time_to_first_token"), reading.rank.counter("requests_finished")
+    if begun is None or done is None:
+        return False
+    while_shown = (reading.rank.times_ms >= since_ms) & (reading.rank.times_ms <= reading.seen_ms)
+    ahead = (begun.values - done.values)[while_shown]
+    ahead = ahead[~np.isnan(ahead)]
+    slack = reading.limits("metrics_untrustworthy", "slack_requests")
+    if len(ahead) and float((np.maximum.accumulate(ahead) - ahead).max()) > shown + slack:
+        return True
+    window = (since_ms, reading.seen_ms)
+    if not reading.rank.increase("requests_finished", *window) >= (
+        reading.limits("metrics_untrustworthy", "finished_per_running") * shown
+    ):
+        return False
+    on_board = reading.rank.rate("requests_finished", *window) * reading.rank.mean("request_inference_time", *window)
+    return abs(on_board - shown) >= reading.limits("metrics_untrustworthy", "board_off_ratio") * shown
 
 
 def _frozen(reading: Reading, since: int, silent_ms: int, silence: str) -> Stillness:

@@ -81,14 +81,17 @@ def one_gauge_frozen(scene: Scene) -> list[Suspicion]:
     for place, reading in scene.readings.items():
         one = one_frozen(reading) if scene.state(place) in ("serving", "prefill_only") else None
         if one is not None:
+            sure = one[1].contradicted
             found.append(
                 Suspicion(
                     cause="metrics_untrustworthy",
-                    confidence="possible",
+                    confidence="likely" if sure else "possible",
                     places=(place,),
                     since_ms=one[1].since_ms,
                     evidence=(one[1].evidence,),
-                    against=("a closed loop of clients would keep the number of running requests constant too",),
+                    against=()
+                    if sure
+                    else ("a closed loop of clients would keep the number of running requests constant too",),
                     runner_up="stale_gauges",
                     separating_check="scrape the replica by hand twice while requests come and go",
                     cannot_know=(f"the true {one[0]}",),
