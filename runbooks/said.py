@@ -6,7 +6,7 @@ Each instant is judged with no later sample. The number of instants is bounded, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,13 +118,15 @@ def marks_of(found: Sequence[Spell]) -> tuple[Mark, ...]:
     return tuple(marks)
 
 
-def said(diagnoses: Sequence[Diagnosis]) -> dict[str, Any]:
+def said(diagnoses: Sequence[Diagnosis], source_name: str = "") -> dict[str, Any]:
     """The manifest's `diagnosis`: the headline moment as `diagnose --json` has it, `moments` where something new was said, and the `end`.
 
     The headline is the middle of the likely cause that was said longest; the end when none was. Of checks only broken ones are kept.
+    `source_name` takes the place of the name under which the file happened to be opened.
     """
     if not diagnoses:
         return {}
+    diagnoses = [replace(diagnosis, source=source_name) for diagnosis in diagnoses]
     found = [spell for spell in spells(diagnoses) if spell.kind == "verdict"]
     by_instant = {diagnosis.at_ms: diagnosis for diagnosis in diagnoses}
     longest = max(found, key=lambda s: (s.confidence == "likely", s.to_ms - s.from_ms), default=None)
@@ -177,7 +179,7 @@ def tell(
                 **manifest.model_dump(by_alias=True),
                 **(extra or {}),
                 "notes": list(dict.fromkeys((*manifest.notes, *(extra or {}).get("notes", ())))),
-                "diagnosis": said(diagnoses),
+                "diagnosis": said(diagnoses, (extra or {}).get("title") or manifest.title or manifest.source.name),
                 "marks": [mark.model_dump() for mark in unique],
             }
         )

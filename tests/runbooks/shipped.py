@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 
 from collectors.capsule import SUFFIX, Capsule, CapsuleSource, read_capsule
-from tests.shared_data import ROOT
+from runbooks.shipped import FOLDER as FOLDER
+from runbooks.shipped import STORIES as STORIES
+from runbooks.shipped import shipped_incidents
 
-FOLDER = ROOT / "incidents"
-STORIES = ROOT / "docs" / "incidents"
-NAMES = sorted(path.name.removesuffix(SUFFIX) for path in FOLDER.glob(f"*{SUFFIX}"))
+NAMES = [each.name for each in shipped_incidents()]
 
 
 @cache

@@ -64,7 +64,11 @@ def test_a_longer_hold_and_a_higher_threshold_detect_later_until_they_miss() -> 
 
 def test_a_threshold_below_anything_pages_in_health_and_says_how_often_a_week() -> None:
     (eager, calm) = try_detector(
-        "kv_pressure.usage", [0.001, 0.9], recordings("kv_pool_too_small"), SETTINGS, holds_seconds=[0]
+        "preemption.preemptions_per_first_token",
+        [-1, 100],
+        recordings("kv_pool_too_small"),
+        SETTINGS,
+        holds_seconds=[0],
     )
     assert calm.false_alarms == 0
     assert eager.false_alarms >= 1
@@ -99,7 +103,9 @@ def test_the_delay_of_a_threshold_is_that_of_the_diagnosis_itself() -> None:
 
 
 def test_only_incidents_that_the_detector_can_show_are_counted() -> None:
-    [tried] = try_threshold("admission_failure", "refused_ratio", [0.07], recordings(), SETTINGS)
+    [tried] = try_threshold(
+        "admission_failure", "refused_ratio", [0.07], recordings("prompts_refused", "preemption_thrash"), SETTINGS
+    )
     assert [found.recording for found in tried.detections] == ["prompts_refused"]
     assert tried.missed == 0
     [deaf] = try_threshold("admission_failure", "refused_ratio", [2.0], recordings("prompts_refused"), SETTINGS)

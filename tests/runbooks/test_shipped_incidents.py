@@ -11,14 +11,18 @@ from collectors.settings import Settings
 from runbooks.diagnosis import diagnose
 from runbooks.engine import walk
 from runbooks.lab_truth import incidents_of
+from runbooks.shipped import shipped_incidents
 from runbooks.verdicts import RUNBOOK_OF_CAUSE
 from tests.runbooks.shipped import FOLDER, NAMES, STORIES, as_of, offset_ms, path_of, rows, shipped, story
+from tests.shared_data import ROOT
 
 SETTINGS = Settings()
 
 
 def test_there_are_some_they_are_small_and_each_has_a_story() -> None:
     assert len(NAMES) >= 6
+    assert FOLDER == ROOT / "incidents"
+    assert all(each.story is not None and each.path.is_file() for each in shipped_incidents())
     assert {path.stem for path in STORIES.glob("*.md")} - {"README"} == set(NAMES)
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 1_000_000
 
