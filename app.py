@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from streamlit import runtime
 
@@ -52,6 +52,8 @@ def console_of(
         settings=settings,
         scope=dict(scope or {}),
         incidents_folder=Path(environment.get("PAGEWATCH_INCIDENTS") or data / "incidents"),
+        shipped_folder=ROOT / "incidents",
+        stories_folder=ROOT / "docs" / "incidents",
         records_file=Path(environment["PAGEWATCH_RECORDS"]) if environment.get("PAGEWATCH_RECORDS") else None,
         simulator_url=environment.get("PAGEWATCH_SIMULATOR", ""),
     )
@@ -63,13 +65,14 @@ async def warm_start(app: st.App) -> AsyncIterator[None]:
     import numpy.ma  # noqa: F401
     import pandas  # noqa: F401  Streamlit imports it on its first run otherwise
 
-    from pages.ui import diagnose_page, latency_page, runbook_page, story  # noqa: F401
+    from pages.ui import diagnose_page, lab_job, latency_page, runbook_page, story  # noqa: F401
 
     assets.warm()
     gc.collect()
     gc.freeze()
     yield
     story.stop()
+    lab_job.stop()
 
 
 async def healthz(request: Request) -> Response:
@@ -145,6 +148,8 @@ def make_app() -> st.App:
     for route in api.routes() if api is not None else ():
         if route.path not in ("/healthz", "/metrics"):
             routes.append(Route(assets.base_path() + route.path, route.endpoint, methods=sorted(route.methods or ())))
+    if assets.base_path():
+        routes.append(Route("/", lambda request: RedirectResponse(assets.base_path() + "/")))
     return st.App(
         ROOT / "pages" / "main.py",
         lifespan=warm_start,

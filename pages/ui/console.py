@@ -23,6 +23,9 @@ class Console:
     settings: Settings
     scope: Mapping[str, str] = field(default_factory=dict)
     incidents_folder: Path = Path("incidents")
+    shipped_folder: Path | None = None
+    """Incident files that come with the program, read only; their stories lie in `stories_folder`."""
+    stories_folder: Path | None = None
     records_file: Path | None = None
     """Where walks and incidents are kept; None = where the settings say."""
     simulator_url: str = ""

@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from collectors.capsule import Capsule, CapsuleSource
@@ -26,6 +27,7 @@ from pages.ui.view import Extent, View, read
 from runbooks.diagnosis import diagnose
 from runbooks.engine import Answer, verify, walk
 from runbooks.findings import Finding, Walk
+from runbooks.records import RecordsError
 from runbooks.timeline import Timeline, fold
 from runbooks.verdicts import Diagnosis
 
@@ -141,6 +143,12 @@ def held(key: str = "") -> Held:
         while len(_held) > MOST_HELD:
             del _held[next(other for other in _held if other not in ("", key))]
         return _held[key]
+
+
+def capsule_path(key: str) -> Path | None:
+    """The file behind a recording, None for a live source."""
+    capsule = held(key).capsule
+    return capsule.path if capsule is not None else None
 
 
 def view_of(params: Mapping[str, str], play: Mapping[str, Any] | None, speed: int = 10) -> View:
@@ -270,3 +278,16 @@ def newest_age_seconds(picture: FleetPicture) -> float | None:
 def verified(view: View, runbook_id: str, verify_id: str, instance: str | None, engine: str | None) -> Finding:
     """The runbook's check of a change, at the view's instant. Raises RunbookError, SourceError."""
     return verify(runbook_id, verify_id, source_at(view), view.at_ms, settings(), instance, engine)
+
+
+def record_view(view: View, out: Path, title: str) -> None:
+    """Record the samples of the view's window, with what was said, judged by and walked meanwhile. Raises SourceError, OSError."""
+    from pages.ui import records
+    from runbooks.recording import record_incident, walks_in
+
+    source, window = source_at(view), view.window
+    try:
+        walked_here = walks_in(records.walks(), source.info().name, window.start_ms, view.at_ms)
+    except RecordsError:
+        walked_here = ()
+    record_incident(source, window.start_ms, view.at_ms, out, settings(), walks=walked_here, title=title)

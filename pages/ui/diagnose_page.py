@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import streamlit as st
 
-from collectors.record import record
 from collectors.source import SourceError
 from pages.ui import data, library, nav, states, story, view
 from pages.ui.console import console
@@ -22,6 +21,7 @@ from pages.ui.lanes import lane_chart
 from pages.ui.story_view import lanes_of
 from pages.ui.table import table
 from pages.ui.view import View
+from pages.ui.words import cause_text
 from runbooks.timeline import Timeline
 from runbooks.verdicts import Diagnosis, Verdict
 
@@ -79,7 +79,7 @@ def _record(here: View, verdict: Verdict) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         key = library.free_key(folder, f"{verdict.cause}-{here.at_ms // 1000}")
         with st.spinner("Recording"):
-            record(data.source_at(here), here.window.start_ms, here.at_ms, folder / key)
+            data.record_view(here, folder / key, f"{cause_text(verdict.cause)} on {verdict.where}")
     except SourceError as error:
         states.trouble("Nothing was recorded.", error.cause, error.next_step)
         return

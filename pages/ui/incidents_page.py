@@ -6,7 +6,7 @@ import streamlit as st
 
 from collectors.instants import format_instant
 from collectors.source import SourceError
-from pages.ui import data, library, nav, records, states, story, view
+from pages.ui import data, lab_page, library, nav, records, states, story, view
 from pages.ui.frame import live_page
 from pages.ui.lanes import lane_chart
 from pages.ui.library import Entry
@@ -32,6 +32,7 @@ WALK_COLUMNS = (Column("walk"), Column("runbook"), Column("at"), Column("by"), C
 
 def draw(here: View) -> None:
     """The page under the source bar; the lanes of an opened recording stand first."""
+    _tabs("library")
     if here.mode == "replay":
         with states.section("The lanes"):
             _lanes(here)
@@ -46,7 +47,30 @@ def page() -> None:
         states.note("No source is open. Open an incident file below.")
         _below()
         return
+    if nav.given("tab") == "lab":
+        live_page(lambda here: _tabs("lab"))
+        with states.section("The threshold lab"):
+            lab_page.draw()
+        return
     live_page(draw, unfinished=_being_judged)
+
+
+def _tabs(shown: str) -> None:
+    chosen = st.segmented_control(
+        "Part",
+        ["library", "lab"],
+        default=shown,
+        required=True,
+        key=f"tab_{shown}",
+        label_visibility="collapsed",
+        format_func=lambda tab: "Library" if tab == "library" else "Threshold lab",
+    )
+    if chosen and chosen != shown:
+        if chosen == "lab":
+            st.query_params["tab"] = "lab"
+        elif "tab" in st.query_params:
+            del st.query_params["tab"]
+        st.rerun()
 
 
 def _being_judged() -> bool:
@@ -154,6 +178,10 @@ def _lanes(here: View) -> None:
         if picked is not None:
             view.pin(view.within(extent, picked))
             st.rerun()
+    text = library.story_of(data.capsule_path(here.source_key))
+    if text:
+        with st.expander("The story of this incident"):
+            st.markdown(text)
     manifest = library.manifest_of(here.source_key)
     if manifest is not None and manifest.ground_truth:
         with st.expander("What was done to the fleet (ground truth; no judgement reads it)"):

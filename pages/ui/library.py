@@ -39,7 +39,19 @@ def folders() -> list[Path]:
     own = Path(here.source_spec).expanduser() if here.source_spec and "://" not in here.source_spec else None
     if own is not None and own.exists() and own.parent.resolve() not in [folder.resolve() for folder in found]:
         found.append(own.parent)
+    if here.shipped_folder is not None:
+        found.append(here.shipped_folder)
     return found
+
+
+def story_of(path: Path | None) -> str:
+    """The written story of a shipped incident, Markdown of our own; '' when there is none."""
+    here = console()
+    if path is None or here.shipped_folder is None or here.stories_folder is None:
+        return ""
+    told = here.stories_folder / f"{path.stem}.md"
+    shipped = path.resolve().parent == here.shipped_folder.resolve()
+    return told.read_text(encoding="utf-8") if shipped and told.is_file() else ""
 
 
 def files() -> dict[str, Path]:

@@ -122,8 +122,13 @@ def marks(key: str) -> tuple[Mark, ...]:
     capsule = data.held(key).capsule
     if capsule is None:
         return ()
-    carried = tuple(Mark(mark.text or mark.kind, mark.at_ms, tone="text") for mark in capsule.manifest.marks)
     found = told(key)
+    said = ("verdict", "anomaly") if isinstance(found, Timeline) else ()  # judged anew, these would stand there twice
+    carried = tuple(
+        Mark(mark.text or mark.kind, mark.at_ms, tone="text")
+        for mark in capsule.manifest.marks
+        if mark.kind not in said
+    )
     if not isinstance(found, Timeline):
         return carried
     severe = [episode for episode in found.of("anomaly") if episode.severity == "page"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from collectors.instants import parse_instant_ms
 from pages.ui import charts, data
+from pages.ui.console import configure
 from tests.pages.conftest import BEFORE, INSIDE, INSIDE_MS, Bench, components, html
 from tests.shared_data import ROOT
 
@@ -350,3 +353,57 @@ def test_who_opens_a_walk_from_a_live_page_is_live_again_when_leaving_it(bench: 
     at.query_params.clear()
     at.run()
     assert bar(at)["mode"] == "paused", "an instant that somebody chose stays"
+
+
+def test_what_is_recorded_from_a_live_page_can_be_replayed(bench: Bench) -> None:
+    bench.live()
+    at = opened("diagnose.py")
+    at.button[[button.label for button in at.button].index("Record this incident")].click()
+    at.run()
+    assert not at.exception
+    assert "Recorded as" in html(at)
+    [file] = bench.console.incidents_folder.glob("*.capsule")
+    at.run()
+    assert "Recorded as" in html(at), "a refresh takes the link away"
+    replayed = opened("fleet.py", source=file.name)
+    assert bar(replayed)["mode"] == "replay"
+    assert "seats full" in html(replayed) or "overload" in html(replayed)
+
+
+def test_the_threshold_lab_tries_values_on_recordings(bench: Bench) -> None:
+    from pages.ui import lab_job
+
+    at = opened("incidents.py", tab="lab")
+    at.selectbox(key="lab_name_threshold").select(
+        "waiting_growth.wait_seconds"
+        if "waiting_growth.wait_seconds" in at.selectbox(key="lab_name_threshold").options
+        else at.selectbox(key="lab_name_threshold").options[0]
+    ).run()
+    at.button[[button.label for button in at.button].index("Try them")].click()
+    at.run()
+    assert not at.exception
+    job = lab_job.current()
+    assert job is not None
+    deadline = time.monotonic() + 60
+    while not job.done and time.monotonic() < deadline:
+        time.sleep(0.05)
+    at = opened("incidents.py", tab="lab")
+    [answer] = [told for name, told in components(at, "table") if name.endswith("-lab_answer")]
+    assert len(answer["rows"]) == 3
+    lab_job.stop()
+
+
+@pytest.mark.parametrize("text", ["a b", "1 2 3 4 5 6 7 8 9 10 11 12 13"])
+def test_values_that_are_no_numbers_are_said(bench: Bench, text: str) -> None:
+    at = opened("incidents.py", tab="lab")
+    at.text_input[0].input(text).run()
+    assert "cannot be read" in html(at)
+
+
+def test_a_shipped_incident_tells_its_story(bench: Bench, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    (tmp_path / "b_waiting_growth.md").write_text("Told by those who were there.")
+    configure(replace(bench.console, shipped_folder=bench.capsule_path.parent, stories_folder=tmp_path))
+    at = opened("incidents.py", at=INSIDE)
+    assert any("Told by those who were there." in element.value for element in at.markdown)
