@@ -338,7 +338,10 @@ def lint(files: list[Path], dialect: str = "vllm-0.11.0", json: JsonOption = Fal
     with one_line_errors():
         from runbooks.lint import lint_files, lint_text
 
-        answer = lint_files(files, dialect)
+        try:
+            answer = lint_files(files, dialect)
+        except ValueError as error:
+            fail(f"--dialect: {error}", 2)
         if json:
             print_json(answer)
         else:

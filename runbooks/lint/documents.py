@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from runbooks.lint.panels import queries
 
 LARGEST_BYTES = 32 * 2**20
 
@@ -54,7 +56,8 @@ def read_document(path: Path) -> Document:
 
 
 def _parse(path: Path, text: str) -> list[Any]:
-    if path.suffix.lower() == ".json" or text.lstrip().startswith("{"):
+    start = text.lstrip()[:2]
+    if path.suffix.lower() == ".json" or start.startswith("{") and start != "{{":
         try:
             return [json.loads(text)]
         except json.JSONDecodeError as error:
@@ -63,16 +66,23 @@ def _parse(path: Path, text: str) -> list[Any]:
             raise UnreadableFile("nested too deeply to be a dashboard") from None
     import yaml
 
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return [
-            content
-            for content in yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-            if content is not None
-        ]
+        try:
+            return [content for content in yaml.load_all(text, Loader=loader) if content is not None]
+        except yaml.YAMLError:
+            if "{{" not in text:
+                raise
+            return [content for content in yaml.load_all(_without_template(text), Loader=loader) if content is not None]
     except yaml.YAMLError as error:
         raise UnreadableFile("not YAML: " + " ".join(str(error).split())) from None
     except RecursionError:
         raise UnreadableFile("nested too deeply to be a rule file") from None
+
+
+def _without_template(text: str) -> str:
+    """A chart's template before rendering: lines of control go, values become a number, as thresholds are."""
+    return re.sub(r"\{\{.*?\}\}", "1", re.sub(r"(?m)^\s*\{\{-?\s[^{}]*\}\}\s*$", "", text))
 
 
 def _collect(document: Document, content: Any) -> None:
@@ -81,6 +91,8 @@ def _collect(document: Document, content: Any) -> None:
     if content.get("kind") in ("List", "ConfigMapList"):
         for item in content.get("items") or []:
             _collect(document, item)
+        return
+    if _wrapped_texts(document, content):
         return
     groups = content.get("groups")
     if groups is None and isinstance(content.get("spec"), dict):
@@ -91,7 +103,7 @@ def _collect(document: Document, content: Any) -> None:
         return
     wrapped = content.get("dashboard")
     board = wrapped if isinstance(wrapped, dict) else content
-    found = list(_queries(board, "", ""))
+    found = list(queries(board))
     if not found and not any(
         key in board for key in ("panels", "rows", "elements", "spec", "title", "templating", "schemaVersion")
     ):
@@ -100,13 +112,34 @@ def _collect(document: Document, content: Any) -> None:
         document.add(text, place, "panel", unit=unit)
 
 
+def _wrapped_texts(document: Document, content: dict[str, Any]) -> bool:
+    """A ConfigMap or a GrafanaDashboard object holds whole files as strings. True when there were any."""
+    spec = content.get("spec")
+    if content.get("kind") == "ConfigMap" and isinstance(content.get("data"), dict):
+        texts = [(str(name), text) for name, text in content["data"].items() if isinstance(text, str)]
+    elif content.get("kind") == "GrafanaDashboard" and isinstance(spec, dict) and isinstance(spec.get("json"), str):
+        texts = [("dashboard.json", spec["json"])]
+    else:
+        return False
+    for name, text in texts:
+        if name.endswith((".json", ".yaml", ".yml", ".rules")):
+            for inner in _parse(Path(name), text):
+                _collect(document, inner)
+    return True
+
+
 def _rules(document: Document, group: Any) -> None:
     if not isinstance(group, dict):
         raise UnreadableFile("a group of the rule file is not a mapping")
     for rule in group.get("rules") or []:
-        if not isinstance(rule, dict) or "expr" not in rule:
+        if not isinstance(rule, dict):
             continue
-        name = str(rule.get("alert") or rule.get("record") or "?")
+        name = str(rule.get("alert") or rule.get("record") or rule.get("title") or "?")
+        if "expr" not in rule:
+            if isinstance(rule.get("data"), list):  # Grafana's own alert rules hold queries like a panel's
+                for text, _, _ in queries(rule["data"]):
+                    document.add(text, f"{group.get('name', '?')} / {name}", "panel")
+            continue
         annotations = rule.get("annotations") if isinstance(rule.get("annotations"), dict) else {}
         link = annotations.get("runbook_url", annotations.get("runbook")) if annotations else None
         document.add(
@@ -116,41 +149,3 @@ def _rules(document: Document, group: Any) -> None:
             record=str(rule.get("record") or ""),
             runbook_url=None if link is None else str(link),
         )
-
-
-def _queries(node: Any, place: str, unit: str) -> Iterator[tuple[str, str, str]]:
-    """Depth first in file order; a panel's title and unit hold for the targets inside it."""
-    stack: list[tuple[Any, str, str]] = [(node, place, unit)]
-    while stack:
-        current, where, measured = stack.pop()
-        if isinstance(current, dict):
-            if isinstance(current.get("title"), str):
-                where = f"{where} / {current['title']}".strip(" /")
-            measured = _unit(current) or measured
-            if isinstance(current.get("expr"), str) and current["expr"].strip():
-                yield current["expr"], f"{where} [{current.get('refId', '?')}]", measured
-            stack += [
-                (child, where, measured)
-                for key, child in reversed(current.items())
-                if key != "templating" and isinstance(child, dict | list)
-            ]
-        elif isinstance(current, list):
-            stack += [(child, where, measured) for child in reversed(current) if isinstance(child, dict | list)]
-
-
-def _unit(panel: dict[str, Any]) -> str:
-    for holder in (
-        panel,
-        panel.get("vizConfig", {}).get("spec", {}) if isinstance(panel.get("vizConfig"), dict) else {},
-    ):
-        config = holder.get("fieldConfig") if isinstance(holder, dict) else None
-        if (
-            isinstance(config, dict)
-            and isinstance(config.get("defaults"), dict)
-            and isinstance(config["defaults"].get("unit"), str)
-        ):
-            return str(config["defaults"]["unit"])
-    axes = panel.get("yaxes")
-    if isinstance(axes, list) and axes and isinstance(axes[0], dict) and isinstance(axes[0].get("format"), str):
-        return str(axes[0]["format"])
-    return str(panel["format"]) if "targets" in panel and isinstance(panel.get("format"), str) else ""

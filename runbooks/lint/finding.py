@@ -29,3 +29,5 @@ class Subject:
     dialect: Dialect
     version: str
     recorded: dict[str, str]
+    watched_absent: frozenset[str] = frozenset()
+    """Metrics under an absent() anywhere in the same files: their going silent is alerted on apart."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import promql_parser
+
+from runbooks.lint.variables import fill, requote
 
 RATES = frozenset({"rate", "irate", "increase"})
 COUNTER_SAFE = RATES | {
@@ -22,18 +23,6 @@ COUNTER_SAFE = RATES | {
 }
 COMPARISONS = frozenset({"==", "!=", "<", ">", "<=", ">="})
 ARITHMETIC = frozenset({"+", "-", "*", "/", "%", "^"})
-
-_BACKQUOTED = re.compile(r"`([^`]*)`")
-_QUOTED = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'")
-_VARIABLE = re.compile(r"\$\{(?P<braced>\w+)(?::\w+)?\}|\[\[(?P<square>\w+)(?::\w+)?\]\]|\$(?P<plain>\w+)")
-_DURATIONS = {
-    "__rate_interval": "60s",
-    "__interval": "1s",
-    "__range": "1h",
-    "__interval_ms": "1000",
-    "__range_s": "3600",
-    "__range_ms": "3600000",
-}
 
 
 @dataclass(frozen=True)
@@ -59,44 +48,9 @@ def parse_query(text: str) -> Query:
     """Raises ValueError with the parser's message."""
     short = bool(re.search(r"\[\s*\$(?:\{)?__interval\b", text))
     try:
-        return Query(promql_parser.parse(_fill(_requote(text))), short)
+        return Query(promql_parser.parse(fill(requote(text))), short)
     except ValueError as error:
         raise ValueError(" ".join(str(error).split())) from None
-
-
-def _requote(text: str) -> str:
-    """Back-quoted strings take no escapes in PromQL; the parser would process them, so they are written as double-quoted ones."""
-    pieces, position = [], 0
-    for quoted in re.finditer(rf"{_QUOTED.pattern}|{_BACKQUOTED.pattern}", text):
-        pieces.append(text[position : quoted.start()])
-        raw = quoted.group(0)
-        pieces.append(json.dumps(raw[1:-1], ensure_ascii=False) if raw.startswith("`") else raw)
-        position = quoted.end()
-    return "".join([*pieces, text[position:]])
-
-
-def _fill(text: str) -> str:
-    """Variables outside quotes get a stand-in of their kind; inside quotes they stay, as the label values that they will be."""
-    pieces, position = [], 0
-    for quoted in _QUOTED.finditer(text):
-        pieces += [_outside(text[position : quoted.start()]), quoted.group(0)]
-        position = quoted.end()
-    return "".join([*pieces, _outside(text[position:])])
-
-
-def _outside(text: str) -> str:
-    def stand_in(found: re.Match[str]) -> str:
-        name = found["braced"] or found["square"] or found["plain"]
-        before = text[: found.start()].rstrip()
-        if name in _DURATIONS:
-            return _DURATIONS[name]
-        if before.endswith(("[", ":", "offset")):
-            return "5m"
-        if before.endswith(("by (", "without (", "on (", "ignoring (", "by(", "without(", "on(", "ignoring(", ",")):
-            return "instance"
-        return "1"
-
-    return _VARIABLE.sub(stand_in, text)
 
 
 def kind(node: Any) -> str:

@@ -13,10 +13,11 @@ from runbooks.lint.query import parse_query
 from runbooks.lint.rules_alerts import dead_links, filters_that_should_count, silent_when_gone, zero_for_nothing
 from runbooks.lint.rules_counters import matchers, rates, raw_counters, unlike_ratios
 from runbooks.lint.rules_names import labels, names
-from runbooks.lint.rules_quantiles import combined_quantiles, lost_le, units
+from runbooks.lint.rules_parsing import range_as_result, unparsed, watched_absent
+from runbooks.lint.rules_quantiles import combined_quantiles, lost_le, mixed_buckets, units
 
 RULES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
-    names, labels, raw_counters, rates, lost_le, combined_quantiles, units, matchers, unlike_ratios, filters_that_should_count, zero_for_nothing, silent_when_gone, dead_links,
+    names, labels, raw_counters, rates, lost_le, mixed_buckets, combined_quantiles, units, matchers, unlike_ratios, filters_that_should_count, zero_for_nothing, silent_when_gone, dead_links, range_as_result,
 )  # fmt: skip
 
 
@@ -38,14 +39,17 @@ def lint_files(files: Sequence[Path], dialect: str = "vllm-0.11.0") -> dict[str,
         for expression in document.expressions
         if expression.record
     }
+    watched = watched_absent([expression.text for document in documents for expression in document.expressions])
     for document in documents:
         for expression in document.expressions:
             try:
                 query = parse_query(expression.text)
             except ValueError as reason:
-                findings += [_row(document.file, expression, finding) for finding in _unparsed(str(reason))]
+                findings += [
+                    _row(document.file, expression, finding) for finding in unparsed(expression.text, str(reason))
+                ]
                 continue
-            subject = Subject(expression, query, known, at, recorded)
+            subject = Subject(expression, query, known, at, recorded, watched)
             seen: set[tuple[str, str]] = set()
             for rule in RULES:
                 for finding in rule(subject):
@@ -53,17 +57,6 @@ def lint_files(files: Sequence[Path], dialect: str = "vllm-0.11.0") -> dict[str,
                         seen.add((finding.rule, finding.message))
                         findings.append(_row(document.file, expression, finding))
     return {"schema": 1, "dialect": f"{engine}-{at}", "findings": findings}
-
-
-def _unparsed(reason: str) -> Iterator[Finding]:
-    yield Finding("parse_error", "error", reason)
-    if "range vector" in reason or "expected type matrix" in reason or "type range" in reason:
-        yield Finding(
-            "rate_of_sum",
-            "error",
-            "a rate needs the raw series with a window, not a sum of them",
-            "sum(rate(x[5m])): first the rate, then the sum",
-        )
 
 
 def _row(file: str, expression: Expression | None, finding: Finding) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def raw_counters(subject: Subject) -> Iterator[Finding]:
         )
         if not unknown_bucket and (found is None or found[0].type == "gauge" or name.endswith("_created")):
             continue
-        if visit.inside_call(COUNTER_SAFE) or _counted(visit):
+        if visit.inside_call(COUNTER_SAFE) or _counted(visit) or _difference_of_itself(visit):
             continue
         if in_quantile:
             finding = Finding(
@@ -54,7 +54,7 @@ def raw_counters(subject: Subject) -> Iterator[Finding]:
             )
         else:
             divided = any(kind(node) == "BinaryExpr" and operator(node) == "/" for node in visit.above)
-            severe = divided or found is not None and found[1] in ("_bucket", "_sum", "_count")
+            severe = divided or found is not None and found[1] == "_bucket"
             finding = Finding(
                 "raw_counter",
                 "error" if severe else "warning",
@@ -76,6 +76,17 @@ def _counted(visit: Visit) -> bool:
     return False
 
 
+def _difference_of_itself(visit: Visit) -> bool:
+    """x - x offset 1h is an increase by hand."""
+    for node in visit.above:
+        if operator(node) == "-":
+            sides = [selectors(node.lhs), selectors(node.rhs)]
+            names = {metric_of(inner.node) for side in sides for inner in side}
+            if len(names) == 1 and len({str(inner.node.offset) for side in sides for inner in side}) > 1:
+                return True
+    return False
+
+
 def rates(subject: Subject) -> Iterator[Finding]:
     """rate_of_gauge, rate_of_sum, rate_window_too_short."""
     short = subject.query.short_window
@@ -94,13 +105,20 @@ def rates(subject: Subject) -> Iterator[Finding]:
                     f"deriv({found[0].name}[5m]) or delta()",
                 )
             seconds = argument.range.total_seconds()
-            if seconds < SHORTEST_WINDOW_SECONDS and not short and node.func.name != "irate":
+            if seconds < SHORTEST_WINDOW_SECONDS and not short:
                 yield Finding(
                     "rate_window_too_short",
                     "warning",
                     f"a window of {seconds:g} s holds fewer than two scrapes at common intervals: no answer, or one that comes and goes",
                     "[1m], or $__rate_interval in a dashboard",
                 )
+        elif kind(argument) == "SubqueryExpr" and _all_gauges(argument.expr, subject):
+            yield Finding(
+                "rate_of_gauge",
+                "error",
+                f"{node.func.name}() of a gauge's values: every fall is taken for a restart of a counter",
+                "deriv() or delta() of the same",
+            )
         elif kind(argument) == "SubqueryExpr" and any(
             kind(inner.node) == "AggregateExpr"
             and operator(inner.node) in ("sum", "avg", "max", "min")
@@ -120,6 +138,11 @@ def rates(subject: Subject) -> Iterator[Finding]:
             "$__interval shrinks with the panel to less than a scrape; the rate then has no data",
             "$__rate_interval",
         )
+
+
+def _all_gauges(node: Any, subject: Subject) -> bool:
+    found = [find_metric(metric_of(visit.node), subject.dialect, subject.version) for visit in selectors(node)]
+    return bool(found) and all(one is not None and one[0].type == "gauge" for one in found)
 
 
 def _raw_below(aggregate: Any) -> bool:
@@ -143,7 +166,9 @@ def unlike_ratios(subject: Subject) -> Iterator[Finding]:
         if above is None or below is None:
             continue
         (top, top_suffix), (bottom, bottom_suffix) = above, below
-        sum_over_other = top_suffix == "_sum" and bottom_suffix == "_count" and top is not bottom
+        sum_over_other = (
+            top_suffix == "_sum" and top is not bottom and (bottom_suffix == "_count" or bottom.type == "counter")
+        )
         tokens_per_request = top.signal in _TOKENS and (bottom.signal in _PER_REQUEST or bottom.type == "histogram")
         if sum_over_other or tokens_per_request:
             suggestion = "rate(x_sum) / rate(x_count) of one histogram"
@@ -174,6 +199,16 @@ def matchers(subject: Subject) -> Iterator[Finding]:
         left, right = _targets(node.lhs), _targets(node.rhs)
         if not left or not right:
             continue
+        if not all(_about_engine(side, subject) for side in (node.lhs, node.rhs)):
+            continue  # a join with another exporter's series has other labels by nature
+        if strange := _disjoint(node.lhs, node.rhs):
+            yield Finding(
+                "matcher_mismatch",
+                "warning",
+                f"the sides select different values of {', '.join(sorted(strange))}: they are not the same targets",
+                "the same matchers on both sides",
+            )
+            continue
         lacking = _differ(left, right)
         if lacking:
             inner = any(
@@ -197,6 +232,26 @@ def matchers(subject: Subject) -> Iterator[Finding]:
                 f"one side selects by {', '.join(sorted(lacking))} and the other does not: they are not the same targets",
                 "the same matchers on both sides",
             )
+
+
+def _about_engine(side: Any, subject: Subject) -> bool:
+    return any(find_metric(metric_of(visit.node), subject.dialect, subject.version) for visit in selectors(side))
+
+
+def _disjoint(lhs: Any, rhs: Any) -> set[str]:
+    """Labels that both sides fix by equality, to values that never meet; a comparison of one metric with itself is deliberate."""
+    sides = [selectors(lhs), selectors(rhs)]
+    if len({metric_of(visit.node) for side in sides for visit in side}) < 2:
+        return set()
+    fixed: list[dict[str, set[str]]] = []
+    for side in sides:
+        values: dict[str, set[str]] = {}
+        for visit in side:
+            for label, how, value in matchers_of(visit.node):
+                if how == "=" and label not in SHARE_LABELS and "$" not in value:
+                    values.setdefault(label, set()).add(value)
+        fixed.append(values)
+    return {label for label in fixed[0].keys() & fixed[1].keys() if not fixed[0][label] & fixed[1][label]}
 
 
 def _targets(side: Any) -> list[frozenset[tuple[str, str, str]]]:

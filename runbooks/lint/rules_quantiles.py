@@ -9,6 +9,7 @@ from runbooks.lint.finding import Finding, Subject
 from runbooks.lint.quantity import Quantity, find_metric, quantity
 from runbooks.lint.query import (
     COMPARISONS,
+    Visit,
     children,
     grouping,
     kind,
@@ -20,7 +21,11 @@ from runbooks.lint.query import (
     unwrap,
     visits,
 )
+from runbooks.lint.variables import UNKNOWN_NAME
 
+_QUANTILES = frozenset({"histogram_quantile", "histogram_fraction"})
+_MINUTES = 100.0
+"""A threshold of so many seconds on a request's latency is more often one of milliseconds."""
 _SECONDS_UNITS = {"ms": 1e3, "µs": 1e6, "us": 1e6, "ns": 1e9, "m": 1 / 60, "h": 1 / 3600, "dtdurationms": 1e3}
 """Grafana units of time that are not seconds, and the factor that would make seconds fit them."""
 
@@ -30,9 +35,19 @@ def lost_le(subject: Subject) -> Iterator[Finding]:
     for visit in visits(subject.query.root):
         if kind(visit.node) != "Call" or visit.node.func.name not in ("histogram_quantile", "histogram_fraction"):
             continue
+        for inner in selectors(visit.node.args[-1]):
+            found = find_metric(metric_of(inner.node), subject.dialect, subject.version)
+            if found is not None and found[1] in ("_count", "_sum"):
+                yield Finding(
+                    "quantile_without_le",
+                    "error",
+                    f"{metric_of(inner.node)} has no label le: a quantile needs the buckets",
+                    f"{found[0].name}_bucket",
+                )
         for aggregate in _aggregates(visit.node.args[-1]):
             how, labels = grouping(aggregate)
-            keeps = "le" in labels if how == "by" else "le" not in labels
+            open_labels = any(UNKNOWN_NAME in label for label in labels)
+            keeps = "le" in labels or open_labels if how == "by" else "le" not in labels
             if not keeps:
                 yield Finding(
                     "quantile_without_le",
@@ -55,6 +70,23 @@ def lost_le(subject: Subject) -> Iterator[Finding]:
                     "avg over buckets gives the quantile of the sum only while every replica has every bucket",
                     "sum by (le) (...)",
                 )
+
+
+def mixed_buckets(subject: Subject) -> Iterator[Finding]:
+    """max_over_buckets without a quantile around it: a heat map of the largest replica's buckets."""
+    for visit in visits(subject.query.root):
+        node = visit.node
+        if operator(node) not in ("max", "min") or kind(node) != "AggregateExpr" or visit.inside_call(_QUANTILES):
+            continue
+        how, labels = grouping(node)
+        buckets = [metric_of(inner.node).endswith("_bucket") for inner in selectors(node.expr)]
+        if how == "by" and "le" in labels and buckets and all(buckets):
+            yield Finding(
+                "max_over_buckets",
+                "warning",
+                f"{operator(node)} over buckets mixes the buckets of different replicas into a distribution that nobody has",
+                "sum by (le) (...)",
+            )
 
 
 def _aggregates(node: Any) -> Iterator[Any]:
@@ -118,6 +150,10 @@ def combined_quantiles(subject: Subject) -> Iterator[Finding]:
         name = kind(node)
         if name == "AggregateExpr" and operator(node) in ("avg", "sum"):
             if _is_quantile(node.expr, subject):
+                if operator(node) == "sum" and _divided_by_count(visit):
+                    yield Finding(
+                        "mean_of_quantiles", "error", "a mean of quantiles is no quantile of anything", merged
+                    )
                 rule = "mean_of_quantiles" if operator(node) == "avg" else "sum_of_quantiles"
                 yield Finding(rule, "error", f"{operator(node)} of quantiles is no quantile of anything", merged)
             elif operator(node) == "avg" and _is_mean(node.expr, subject):
@@ -127,6 +163,13 @@ def combined_quantiles(subject: Subject) -> Iterator[Finding]:
                     "a mean of per-replica means gives a replica with one request the weight of one with thousands",
                     "sum(rate(x_sum)) / sum(rate(x_count))",
                 )
+        elif name == "AggregateExpr" and operator(node) == "quantile" and _is_quantile(node.expr, subject):
+            yield Finding(
+                "mean_of_quantiles",
+                "warning",
+                "a quantile of per-replica quantiles is no quantile of the whole",
+                merged,
+            )
         elif (
             name == "Call"
             and node.func.name in ("avg_over_time", "sum_over_time")
@@ -167,6 +210,11 @@ def combined_quantiles(subject: Subject) -> Iterator[Finding]:
             )
 
 
+def _divided_by_count(visit: Visit) -> bool:
+    parent = next((node for node in reversed(visit.above) if kind(node) != "ParenExpr"), None)
+    return parent is not None and operator(parent) == "/" and operator(unwrap(parent.rhs)) == "count"
+
+
 def units(subject: Subject) -> Iterator[Finding]:
     """wrong_unit: in comparisons and on panels. seconds_threshold_below_first_bucket: thresholds outside what the buckets resolve."""
     for visit in visits(subject.query.root):
@@ -202,7 +250,14 @@ def _threshold(measured: Quantity, threshold: float) -> Iterator[Finding]:
             f"the expression is in percent and {threshold:g} is below one percent",
             f"compare with {threshold * 100:g}",
         )
-    elif measured.unit == "seconds" and measured.is_quantile and measured.metric.buckets and value > 0:
+    elif measured.unit == "seconds" and value >= _MINUTES and not measured.metric.signal.startswith("http"):
+        yield Finding(
+            "wrong_unit",
+            "warning",
+            f"{name} is in seconds: {value:g} would be {value / 60:.0f} minutes",
+            f"{value / 1000:g}, if milliseconds were meant",
+        )
+    if measured.unit == "seconds" and measured.is_quantile and measured.metric.buckets and value > 0:
         first, last = measured.metric.buckets[0], measured.metric.buckets[-1]
         if value < first:
             yield Finding(
@@ -218,13 +273,6 @@ def _threshold(measured: Quantity, threshold: float) -> Iterator[Finding]:
                 f"the last finite bound of {name} is {last:g} s: no quantile is ever above it"
                 + (" (a threshold in milliseconds?)" if value >= 100 else ""),
                 "a threshold below the last bound",
-            )
-        elif value >= 100 and not measured.metric.signal.startswith("http"):
-            yield Finding(
-                "wrong_unit",
-                "warning",
-                f"{name} is in seconds: {value:g} would be {value / 60:.0f} minutes",
-                f"{value / 1000:g}, if milliseconds were meant",
             )
 
 

@@ -1,40 +1,28 @@
 """The linter against the handed cases, and against what a file from outside can hold."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from cli import app
 from runbooks.lint import lint_files, lint_text
-from tests.shared_data import ROOT, shared, shared_files
+from tests.runbooks.prepared import judged
+from tests.shared_data import shared, shared_files
 
 
 def test_every_handed_case_is_found_and_nothing_clean_is_blamed(tmp_path: Path) -> None:
-    judge = shared("cases", "score_cases.py")
-    judged = subprocess.run(
-        [
-            sys.executable,
-            str(judge),
-            str(shared("cases")),
-            "--only",
-            "lint",
-            "--pagewatch",
-            str(Path(sys.executable).with_name("pagewatch")),
-        ],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=200,
-        check=False,
-    )
-    summary = json.loads(judged.stdout.strip().splitlines()[-1])["lint"]
+    cases = shared("cases", "lint")
+    files = [
+        cases / json.loads(case.read_text(encoding="utf-8"))["file"] for case in sorted(cases.glob("*.expect.json"))
+    ]
+    summary = judged("lint", files, lambda file: lint_files([file]), tmp_path)
     assert summary["files"] > 0
-    assert summary["found"] == summary["expected"], judged.stdout[-3000:]
-    assert summary["false_error_files"] == summary["clean_with_errors"] == 0, judged.stdout[-3000:]
+    assert summary["found"] == summary["expected"], summary["output"]
+    assert summary["false_error_files"] == summary["clean_with_errors"] == 0, summary["output"]
 
 
 def rules_of(tmp_path: Path, expr: str, unit: str = "") -> list[str]:
@@ -207,3 +195,13 @@ def test_a_damaged_file_never_raises(
     file = tmp_path_factory.mktemp("lint") / "d.yaml"
     file.write_text(seed, encoding="utf-8", errors="replace")
     json.dumps(lint_files([file]), allow_nan=False)
+
+
+@pytest.mark.parametrize("dialect", ["sglang", "vllm 0.11", "vllm-newest", ""])
+def test_an_unknown_dialect_is_one_line_and_exit_code_2(tmp_path: Path, dialect: str) -> None:
+    file = tmp_path / "r.yaml"
+    file.write_text("groups: []")
+    result = CliRunner().invoke(app, ["lint", str(file), "--dialect", dialect])
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert "dialect" in result.stderr

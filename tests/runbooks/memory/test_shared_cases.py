@@ -1,47 +1,31 @@
 """The handed judge over the handed cases: classes, figures, what must be said, what must not, what must be asked for."""
 
-import json
-import subprocess
-import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from runbooks.memory import ledger
-from tests.shared_data import ROOT, shared, shared_files
+from runbooks.memory import admission, ledger
+from tests.runbooks.prepared import judged
+from tests.shared_data import shared, shared_files
 
 
-@pytest.mark.parametrize("kind", ["memory", "admission"])
-def test_every_case_is_judged_right(kind: str, tmp_path: Path) -> None:
-    judge = shared("cases", "score_cases.py")
-    pagewatch = Path(sys.executable).with_name("pagewatch")
-    scores = tmp_path / "scores.json"
-    judged = subprocess.run(
-        [
-            sys.executable,
-            str(judge),
-            str(shared("cases")),
-            "--only",
-            kind,
-            "--pagewatch",
-            str(pagewatch),
-            "--json",
-            str(scores),
-            "-v",
-        ],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=240,
-        check=False,
-    )
-    assert judged.returncode == 0, judged.stdout[-4000:]
-    summary = json.loads(judged.stdout.strip().splitlines()[-1])[kind]
+@pytest.mark.parametrize(("kind", "decode"), [("memory", ledger), ("admission", admission)])
+def test_every_case_is_judged_right(
+    kind: str, decode: Callable[[Iterable[str]], dict[str, Any]], tmp_path: Path
+) -> None:
+    def answer(file: Path) -> dict[str, Any]:
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            return decode(lines)
+
+    shared("cases", kind)
+    summary = judged(kind, shared_files("cases", kind, pattern="*.log"), answer, tmp_path)
     assert summary["cases"] > 0
-    assert summary["class_ok"] == summary["cases"]
+    assert summary["class_ok"] == summary["cases"], summary["output"]
     for part in ("numbers", "say", "missing"):
-        assert summary[part][0] == summary[part][1]
-    assert summary["forbidden"] == summary["crashes"] == 0
+        assert summary[part][0] == summary[part][1], summary["output"]
+    assert summary["forbidden"] == summary["crashes"] == 0, summary["output"]
 
 
 LOGS = shared_files("logs", pattern="*.log")
