@@ -8,17 +8,28 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from collectors.model import ApiAnswer
-    from collectors.settings import Settings
-    from collectors.source import Source
+from cli_input import (
+    AtOption,
+    ConfigOption,
+    JsonOption,
+    ScopeOption,
+    SourceOption,
+    fail,
+    instant_ms,
+    load_settings,
+    one_line_errors,
+    opened,
+    print_answer,
+    print_json,
+    scope_of,
+    text_lines,
+    when,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,105 +41,6 @@ sim = typer.Typer(no_args_is_help=True, help="The simulated vLLM fleet.")
 store = typer.Typer(no_args_is_help=True, help="The embedded Prometheus-compatible store.")
 app.add_typer(sim, name="sim")
 app.add_typer(store, name="store")
-
-SourceOption = Annotated[
-    str, typer.Option("--source", help="A URL, a name from the config file, or a path to a capsule.")
-]
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="pagewatch.toml (default: ./, then ~/.config/pagewatch/).")
-]
-ScopeOption = Annotated[
-    list[str] | None, typer.Option("--scope", help="label=value, put into every query; repeatable.")
-]
-AtOption = Annotated[str | None, typer.Option("--at", help="RFC 3339 or unix seconds; default: the source's now.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Stable, versioned JSON instead of text.")]
-
-
-def fail(message: str, code: int = 1) -> NoReturn:
-    """One line on stderr, then exit."""
-    print("pagewatch: " + " ".join(message.split()), file=sys.stderr)
-    raise typer.Exit(code)
-
-
-def instant_ms(text: str, option: str) -> int:
-    """Epoch milliseconds of an RFC 3339 time or of unix seconds (fractions allowed)."""
-    from collectors.instants import parse_instant_ms
-
-    try:
-        return parse_instant_ms(text)
-    except ValueError as error:
-        fail(f"{option}: {error}", 2)
-
-
-def load_settings(config: Path | None) -> Settings:
-    from collectors.settings import Settings, SettingsError
-
-    try:
-        return Settings.load(config, os.environ)
-    except SettingsError as error:
-        fail(str(error), 2)
-
-
-def scope_of(pairs: Iterable[str] | None) -> dict[str, str]:
-    scope: dict[str, str] = {}
-    for pair in pairs or ():
-        label, separator, value = pair.partition("=")
-        if not separator or not label:
-            fail(f"--scope {pair!r} is not label=value", 2)
-        scope[label] = value
-    return scope
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Every failure that a domain names leaves as one line and exit code 1; a closed pipe ends quietly."""
-    from collectors.source import SourceError
-
-    try:
-        yield
-    except SourceError as error:
-        fail(str(error))
-    except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the interpreter flushes it while it exits
-        raise typer.Exit(1) from None
-    except FileNotFoundError as error:
-        fail(f"no such file: {error.filename}. Check the path")
-    except IsADirectoryError as error:
-        fail(f"{error.filename} is a folder, a file is needed")
-    except OSError as error:
-        fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
-
-
-def opened(spec: str, config: Path | None, scope: list[str] | None) -> tuple[Source, Settings]:
-    from collectors.sources import open_source
-
-    settings = load_settings(config)
-    return open_source(spec, settings, scope_of(scope)), settings
-
-
-def when(source: Source, at: str | None) -> int:
-    return instant_ms(at, "--at") if at is not None else source.now_ms()
-
-
-def print_json(data: Any) -> None:
-    import orjson
-
-    sys.stdout.write(orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY).decode() + "\n")
-
-
-def print_answer(answer: ApiAnswer) -> None:
-    """The whole answer of the Prometheus API: status, data, and warnings where there are any."""
-    warned = {"warnings": list(answer.warnings)} if answer.warnings else {}
-    print_json({"status": "success", "data": answer.data, **warned})
-
-
-def text_lines(file: str) -> Iterator[str]:
-    """The lines of a file, or of standard input for '-'; undecodable bytes are shown, never an error."""
-    if file == "-":
-        yield from (line.decode("utf-8", "replace") for line in sys.stdin.buffer)
-        return
-    with open(file, encoding="utf-8", errors="replace", newline="\n") as lines:
-        yield from lines
 
 
 @app.command()
@@ -240,6 +152,7 @@ def walk(
             print_json(walked.to_json())
         else:
             print(walked.to_text())
+        raise typer.Exit(0 if walked.outcome.cause in (None, "healthy") else 1)
 
 
 @app.command(name="import")
@@ -485,6 +398,8 @@ def store_serve(
     interval: Annotated[float, typer.Option(help="scrape interval, seconds", min=0.5)] = 5.0,
     retention: Annotated[str, typer.Option(help="6h, 2d")] = "6h",
     job: str = "vllm",
+    retention_mib: Annotated[int | None, typer.Option(min=1, help="Also keep at most this much on disk.")] = None,
+    allowed_host: Annotated[list[str] | None, typer.Option(help="Host name that clients may use; repeatable.")] = None,
 ) -> None:
     """Scrape targets and answer the Prometheus HTTP API."""
     with one_line_errors():
@@ -503,6 +418,8 @@ def store_serve(
             interval_seconds=interval,
             retention_seconds=keep_seconds,
             job=job,
+            retention_bytes=retention_mib * 2**20 if retention_mib is not None else None,
+            allowed_hosts=allowed_host or (),
         )
 
 

@@ -1,0 +1,119 @@
+"""What every verb shares: options, instants, settings and scope from the command line, and errors as one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from collectors.model import ApiAnswer
+    from collectors.settings import Settings
+    from collectors.source import Source
+
+SourceOption = Annotated[
+    str, typer.Option("--source", help="A URL, a name from the config file, or a path to a capsule.")
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="pagewatch.toml (default: ./, then ~/.config/pagewatch/).")
+]
+ScopeOption = Annotated[
+    list[str] | None, typer.Option("--scope", help="label=value, put into every query; repeatable.")
+]
+AtOption = Annotated[str | None, typer.Option("--at", help="RFC 3339 or unix seconds; default: the source's now.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Stable, versioned JSON instead of text.")]
+
+
+def fail(message: str, code: int = 1) -> NoReturn:
+    """One line on stderr, then exit."""
+    print("pagewatch: " + " ".join(message.split()), file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def instant_ms(text: str, option: str) -> int:
+    """Epoch milliseconds of an RFC 3339 time or of unix seconds (fractions allowed)."""
+    from collectors.instants import parse_instant_ms
+
+    try:
+        return parse_instant_ms(text)
+    except ValueError as error:
+        fail(f"{option}: {error}", 2)
+
+
+def load_settings(config: Path | None) -> Settings:
+    from collectors.settings import Settings, SettingsError
+
+    try:
+        return Settings.load(config, os.environ)
+    except SettingsError as error:
+        fail(str(error), 2)
+
+
+def scope_of(pairs: Iterable[str] | None) -> dict[str, str]:
+    scope: dict[str, str] = {}
+    for pair in pairs or ():
+        label, separator, value = pair.partition("=")
+        if not separator or not label:
+            fail(f"--scope {pair!r} is not label=value", 2)
+        scope[label] = value
+    return scope
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Every failure that a domain names leaves as one line and exit code 1; a closed pipe ends quietly."""
+    from collectors.settings import SettingsError
+    from collectors.source import SourceError
+
+    try:
+        yield
+    except SourceError as error:
+        fail(str(error))
+    except SettingsError as error:
+        fail(str(error), 2)
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the interpreter flushes it while it exits
+        raise typer.Exit(1) from None
+    except FileNotFoundError as error:
+        fail(f"no such file: {error.filename}. Check the path")
+    except IsADirectoryError as error:
+        fail(f"{error.filename} is a folder, a file is needed")
+    except OSError as error:
+        fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
+
+
+def opened(spec: str, config: Path | None, scope: list[str] | None) -> tuple[Source, Settings]:
+    from collectors.sources import open_source
+
+    settings = load_settings(config)
+    return open_source(spec, settings, scope_of(scope)), settings
+
+
+def when(source: Source, at: str | None) -> int:
+    return instant_ms(at, "--at") if at is not None else source.now_ms()
+
+
+def print_json(data: Any) -> None:
+    import orjson
+
+    sys.stdout.write(orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY).decode() + "\n")
+
+
+def print_answer(answer: ApiAnswer) -> None:
+    """The whole answer of the Prometheus API: status, data, and warnings where there are any."""
+    warned = {"warnings": list(answer.warnings)} if answer.warnings else {}
+    print_json({"status": "success", "data": answer.data, **warned})
+
+
+def text_lines(file: str) -> Iterator[str]:
+    """The lines of a file, or of standard input for '-'; undecodable bytes are shown, never an error."""
+    if file == "-":
+        yield from (line.decode("utf-8", "replace") for line in sys.stdin.buffer)
+        return
+    with open(file, encoding="utf-8", errors="replace", newline="\n") as lines:
+        yield from lines
