@@ -70,12 +70,17 @@ def _suspect(scene: Scene, reading: Reading) -> Suspicion | None:
     ]
     if first_token == first_token and was == was:
         evidence.append(f"time to first token {first_token:.2f} s on average, {was:.2f} s before")
+    given, gave = (reading.rank.rate("prefix_cache_hits", *span) for span in ((since, reading.seen_ms), before))
+    diluted = given >= limits("cold_prefix_cache", "hits_kept_ratio") * gave
     return Suspicion(
         cause="cold_prefix_cache",
-        confidence="likely",
+        confidence="possible" if diluted else "likely",
         places=(reading.place,),
         since_ms=since,
         evidence=tuple(evidence),
+        against=(f"{given:,.0f} tokens/s are hit, {gave:,.0f} before: prompts with nothing to share joined them",)
+        if diluted
+        else (),
         runner_up="prefill_limited",
         separating_check="compare the first tokens of prompts before and after: a changed template, salt or adapter splits the cache",
         cannot_know=("whether the prompts changed or the cached blocks were evicted",),
