@@ -91,7 +91,10 @@ def _no_source(error: SourceError) -> None:
 def standing(here: View, seen: Seen[FleetPicture]) -> Standing:
     """What the source bar says of this view and its picture."""
     window = here.window
-    common: dict[str, Any] = {"range": here.range_name, "from_ms": window.start_ms, "to_ms": window.end_ms}
+    quiet = max(30.0, 2.5 * data.held(here.source_key).refresh_ms / 1000)
+    common: dict[str, Any] = {
+        "range": here.range_name, "from_ms": window.start_ms, "to_ms": window.end_ms, "silent_after_s": quiet,
+    }  # fmt: skip
     now_ms = data.settings_clock_ms()
     picture = seen.value
     if picture is None:
@@ -206,12 +209,13 @@ def anomaly_strip(here: View, seen: Seen[Diagnosis]) -> None:
         states.line("unknown", "Not diagnosed.", seen.error.cause if seen.error else "")
         return
     wrong = [verdict for verdict in found.verdicts if verdict.cause != "healthy"]
+    old = f"As last seen at {clock(found.at_ms)} UTC:" if seen.error is not None else ""
     if not wrong:
-        calm(found)
+        calm(found, old)
         return
     for verdict in wrong[:1]:
         with st.container(key="anomaly", horizontal=True, vertical_alignment="center", gap="small"):
-            st.html(_headline(found, verdict, len(wrong)))
+            st.html(_headline(found, verdict, len(wrong), old))
             if verdict.runbook:
                 st.page_link(
                     nav.FILES["runbook"], label="Open runbook", icon=":material/arrow_forward:", icon_position="right",
@@ -237,7 +241,7 @@ def runbook_query(
     )
 
 
-def _headline(found: Diagnosis, verdict: Verdict, count: int) -> Markup:
+def _headline(found: Diagnosis, verdict: Verdict, count: int, old: str) -> Markup:
     level = "bad" if any(a.severity == "page" and a.cause in ("", verdict.cause) for a in found.anomalies) else "warn"
     since = f"since {clock(verdict.since_ms)} ({duration((found.at_ms - verdict.since_ms) / 1000)})" if verdict.since_ms is not None else None  # fmt: skip
     runner = f"runner-up: {cause_text(verdict.runner_up)}" if verdict.runner_up else None
@@ -245,6 +249,7 @@ def _headline(found: Diagnosis, verdict: Verdict, count: int) -> Markup:
     return tag(
         "div",
         icon(level),
+        tag("span", old) if old else None,
         tag("strong", f"{cause_text(verdict.cause)} on {verdict.where}"),
         tag("span", f"{verdict.confidence}", class_="pw-confidence"),
         tag("span", since) if since else None,
@@ -256,10 +261,12 @@ def _headline(found: Diagnosis, verdict: Verdict, count: int) -> Markup:
     )
 
 
-def calm(found: Diagnosis) -> None:
-    """One quiet line when all is well, with what was checked."""
+def calm(found: Diagnosis, old: str = "") -> None:
+    """One quiet line when all is well, with what was checked; `old` says that it is not of now."""
     broken = sum(law.status == "broken" for law in found.laws)
     kept = sum(law.status == "kept" for law in found.laws)
-    states.line(
-        "ok" if not broken else "warn", "Nothing wrong found.", tag("span", f"{kept} checks kept, {broken} broken, {len(found.replicas)} ranks looked at.", class_="pw-muted")
-    )  # fmt: skip
+    level = "unknown" if old else "warn" if broken else "ok"
+    looked = tag(
+        "span", f"{kept} checks kept, {broken} broken, {len(found.replicas)} ranks looked at.", class_="pw-muted"
+    )
+    states.line(level, f"{old} nothing wrong found." if old else "Nothing wrong found.", looked)

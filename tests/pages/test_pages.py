@@ -156,6 +156,7 @@ def test_when_the_source_goes_down_the_last_picture_stays_with_its_age(bench: Be
     assert told["cause"] == "connection refused"
     assert told["age_s"] >= 42
     assert told["clock"] == "02:38:20"
+    assert "As last seen at 02:38:20 UTC:" in html(at)
     if page == "fleet.py":
         assert "pw-dim" in html(at)
         assert panels(at)["Waiting"]["dim"]

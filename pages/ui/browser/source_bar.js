@@ -143,7 +143,7 @@ class SourceBar {
   tick() {
     const { data } = this
     const waited = (performance.now() - this.arrived) / 1000
-    const silent = waited > data.silent_after_s && (data.mode === "live" || data.replay?.playing)
+    const silent = waited > data.silent_after_s && (["live", "starting", "down", "never"].includes(data.mode) || data.replay?.playing)
     this.root.dataset.mode = silent ? "down" : data.mode
     const retry = `Next try in ${Math.max(0, Math.ceil(data.retry_s - waited))} s.`
     const text = {
@@ -155,7 +155,7 @@ class SourceBar {
       never: () => `Source down: ${data.cause}. No picture yet. ${retry}`,
       broken: () => data.cause,
     }
-    const line = silent ? `pagewatch has not answered for ${age(waited)}. Showing the picture of ${data.clock} UTC.` : text[data.mode]()
+    const line = silent ? `pagewatch has not answered for ${age(waited)}. ${data.clock ? `Showing the picture of ${data.clock} UTC.` : "No picture yet."}` : text[data.mode]()
     if (this.mode.textContent !== line) this.mode.textContent = line
   }
 }
