@@ -94,13 +94,12 @@ def walk_row(found: Sequence[Outcome]) -> str | None:
     if not walks:
         return None
     checks = [f"{w.check_broken} -> {w.check_mended or 'no remedy'}" if w.check_broken else "none" for w in walks]
-    asked = any(w.check_mended or w.mended_named for w in walks)
     cells = [
         found[0].scenario,
         _tally([w.leaf for w in walks]),
         f"{sum(w.reaches(found[0].cause) for w in walks)} of {len(walks)}",
         _tally(checks),
-        _tally([", ".join(w.mended_named) or "healthy" for w in walks]) if asked else "-",
+        _tally([", ".join(w.mended_named) or "healthy" if w.mended_named is not None else "-" for w in walks]),
     ]
     return _line(cells)
 

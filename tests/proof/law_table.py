@@ -20,15 +20,6 @@ OWN: Mapping[str, str] = {
 """Metric fault -> the law that must break. A removed metric has no law: what is not there cannot contradict itself."""
 RELATED: Mapping[str, Mapping[str, str]] = {
     "flat_buckets": {"sum_fits_buckets": "the sum still tells the true times, which no longer fit the buckets"},
-    "hits_above_queries": {},
-    "interleaved_servers": {
-        "process_start_moves_forward": "each server has its own start",
-        "counters_born_at_zero": "the second server's series appear with its past",
-        "work_means_progress": "its counters stand while the other's gauges show work",
-    },
-    "missing_rank": {},
-    "missing_scrape": {},
-    "frozen_gauge": {},
 }
 """What else a fault must break, and why that is the same fault seen from another side."""
 

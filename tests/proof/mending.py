@@ -30,8 +30,8 @@ class Walked:
     """A cause that the steps alone led to, where it is not the diagnosis."""
     check_broken: str
     check_mended: str
-    mended_named: tuple[str, ...]
-    """What was called likely in the mended fleet."""
+    mended_named: tuple[str, ...] | None
+    """What was called likely in the mended fleet; None without a remedy."""
 
     def reaches(self, cause: str) -> bool:
         """Whether the walk ends in the leaf of a cause and its own steps led there. Only a log names what no verdict can."""
@@ -67,7 +67,7 @@ def walked(run: Recorded, incident: Incident, folder: Path, *, mend: bool = True
     check = passed.outcome.verify_step
     broken = verify(runbook, check, run.source, at_ms, settings, where).finding if check else ""
     after = ""
-    named: tuple[str, ...] = ()
+    named: tuple[str, ...] | None = None
     if mend and run.scenario.expect.remedy is not None:
         mended = recorded(with_remedy(run.scenario), run.seed, folder, run.seconds)
         judged = diagnose(mended.source, at_ms, settings)
