@@ -41,7 +41,7 @@ def _row(scene: Scene, row: ReplicaRow, older_seconds: float) -> Row:
         _seats_cell(scene, row),
         _cell(row.kv_cache_usage, scene, "kv_cache_usage"),
         _pair(row.prompt_tokens, row.generation_tokens),
-        Cell(quantile_text(p99), "muted" if p99.interval is None else "warn" if p99_late else "", note=p99.note if p99.interval is None else "; ".join(p99.tainted), doubt=bool(p99.tainted)),
+        Cell(quantile_text(p99), "muted" if p99.interval is None else "warn" if p99_late else "", note=(p99.note if p99.status != "not_scraped" else "") if p99.interval is None else "; ".join(p99.tainted), doubt=bool(p99.tainted)),
         _cell(row.preemptions, scene, "preemptions", bare=True),
         _cell(row.prefix_hit_ratio, scene, "prefix_cache_hits", "prefix_cache_queries", show_note=True),
         Cell("unknown" if row.age_seconds is None else duration(row.age_seconds + older_seconds), "muted"),
@@ -64,14 +64,15 @@ def _state_cell(scene: Scene, row: ReplicaRow) -> Cell:
 def _cell(figure: Figure, scene: Scene, *signals: str, tone: str = "", icon: str = "", bare: bool = False, show_note: bool = False) -> Cell:  # fmt: skip
     doubts = tuple(dict.fromkeys((*figure.tainted, *scene.doubts(*signals))))
     if figure.value is None:
-        return Cell(STATUS_WORDS[figure.status], "muted", note="; ".join(doubts) or figure.note, doubt=bool(doubts))
+        why = "" if figure.status == "not_scraped" else figure.note  # the state of the row says that already
+        return Cell(STATUS_WORDS[figure.status], "muted", note="; ".join(doubts) or why, doubt=bool(doubts))
     text = digits(figure.value) if bare or figure.unit == "requests" else figure_text(figure)
     note = "; ".join(doubts) or (figure.note if show_note else "")
     return Cell(text, tone, icon, note, bool(doubts))
 
 
 def _seats_cell(scene: Scene, row: ReplicaRow) -> Cell:
-    running = "no data" if row.running.value is None else digits(row.running.value)
+    running = STATUS_WORDS[row.running.status] if row.running.value is None else digits(row.running.value)
     if row.seats.value is None:
         return Cell(
             running if row.running.value is None else f"{running} / ?", "muted" if row.running.value is None else ""
@@ -82,6 +83,6 @@ def _seats_cell(scene: Scene, row: ReplicaRow) -> Cell:
 
 def _pair(first: Figure, second: Figure) -> Cell:
     if first.value is None and second.value is None:
-        return Cell(STATUS_WORDS[second.status], "muted", note=second.note)
+        return Cell(STATUS_WORDS[second.status], "muted", note="" if second.status == "not_scraped" else second.note)
     shown = ["-" if figure.value is None else digits(figure.value) for figure in (first, second)]
     return Cell(" / ".join(shown))
