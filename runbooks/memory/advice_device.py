@@ -47,6 +47,7 @@ def sampler(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict[st
                 effect="the buffers shrink in proportion; the figures to check it are not in the log",
             )
     no_fragmentation_hint(advice, memory)
+    others_besides(advice, memory)
     lower_utilization(advice, numbers, memory)
     advice.says.append(
         "a higher gpu_memory_utilization would make this worse, not better: it takes the memory that the warm-up needs"
@@ -65,6 +66,7 @@ def graphs(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict[str
                 f"{memory.outside_pytorch_gib:.2f} GiB outside PyTorch (context, NCCL, graph and library memory)"
             )
     no_fragmentation_hint(advice, memory)
+    others_besides(advice, memory)
     lower_utilization(advice, numbers, memory)
     advice.fix({"enforce_eager": True}, "no graphs: more time per decode step, most at small batches", graphs_gib=0.0)
     advice.says.append(
@@ -169,6 +171,15 @@ def fragmentation(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: d
     if memory.in_use_gib is None:
         advice.says.append(
             "this form of the message does not print what the process has in use, so the share outside PyTorch is unknown"
+        )
+
+
+def others_besides(advice: Advice, memory: OutOfMemory | None) -> None:
+    """Names other processes where the phase, and not they, decides the class."""
+    others = memory.others_gib if memory is not None else None
+    if others is not None and others >= OTHERS_WORTH_NAMING_GIB:
+        advice.says.append(
+            f"besides, other processes hold {others:.2f} GiB of this device: look at them first (nvidia-smi)"
         )
 
 

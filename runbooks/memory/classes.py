@@ -10,7 +10,8 @@ from runbooks.memory.torch_oom import OutOfMemory
 
 OUTSIDE_ORDINARY_GIB = 3.0
 """Above this a process's memory outside PyTorch is no longer context, NCCL and cuBLAS of one engine (0.5 to 2 GiB, whatever the card's size)."""
-OTHERS_WORTH_NAMING_GIB = 0.5
+OTHERS_WORTH_NAMING_GIB = 1.0
+"""Below this it may be a bare context of another rank or a display."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,16 @@ def _phase(attempt: Attempt, failure: Failure) -> str:
         return failure.phase
     if attempt.fatal or attempt.started or attempt.statistics:
         return "serving"
-    if not attempt.values("weights_gib") and attempt.values("loaded_percent"):
-        return "weights"
-    return ""
+    memory = failure.out_of_memory
+    if memory is not None and memory.private_pools_gib is not None:
+        return "serving"  # graphs hold memory: they had been captured
+    if attempt.values("graphs_gib"):
+        return ""
+    if attempt.values("available_kv_gib"):
+        return "" if attempt.arguments.get("enforce_eager") == "True" else "graphs"
+    if attempt.values("weights_gib"):
+        return "profiling"
+    return "weights" if attempt.values("loaded_percent") else ""
 
 
 def others_explain(memory: OutOfMemory) -> bool:

@@ -235,8 +235,8 @@ FAILURES = (
     ),
     _pattern(
         "host_signal",
-        r"(?:[Ee]xit [Cc]ode:?|ExitCode\"?:|exited with code|exitcode[:=]?|exit status|signal) *(?P<exit_code>137|-9)\b|^Killed$|"
-        r"(?:signal:? ?9\b|SIGKILL)|Failed core proc\(s\): \{.*?: (?P<core_exit_code>-9)\b",
+        r"(?i:exit ?code\"?[:=]?|exited with code|exit status|signal) *(?P<exit_code>137|-9)\b|^Killed$|: +[0-9]+ Killed +\S|"
+        r"(?i:signal:? ?9\b|SIGKILL)|Failed core proc\(s\): \{.*?: (?P<core_exit_code>-9)\b",
         failure=True,
     ),
 )
