@@ -25,6 +25,7 @@ _V0_PROCESS = re.compile(r"^\((?P<proc>VllmWorkerProcess) pid=(?P<pid>\d+)\)\s*"
 _LEVEL = re.compile(
     r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:.,]{8,12} (?:\[[^\]]*\]|[\w./]+:\d+\])\s?"
 )
+_BODY = re.compile(r"\{\s*\"(?:error|object)\"\s*:")
 _JSON_FIELDS = ("log", "message", "msg", "MESSAGE", "text", "line", "event")
 
 
@@ -49,13 +50,13 @@ def plain(text: str) -> str:
 
 def _from_json(text: str) -> str:
     """The message of a JSON log line, or the text itself when it is not one. Error bodies stay as they are."""
-    if not text.startswith("{") or '"error"' in text[:40]:
+    if not text.startswith("{") or _BODY.match(text):
         return text
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    if isinstance(record, dict):
+    if isinstance(record, dict) and not ("message" in record and ("code" in record or "type" in record)):
         for field in _JSON_FIELDS:
             value = record.get(field)
             if isinstance(value, str):

@@ -240,6 +240,22 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     rule(
+        r"At most (?P<limit>[0-9]+) (?P<kind>image|video|audio)(?:\(s\)|s)? may be provided",
+        said(
+            "server_option",
+            "more than {limit} {kind} in one request: send fewer, or start the server with a higher --limit-mm-per-prompt",
+            side="server",
+        ),
+    ),
+    rule(
+        r"default chat template is no longer allowed|no chat template",
+        said(
+            "server_option",
+            "the tokenizer brings no chat template: start the server with --chat-template, or use the completions route",
+            side="server",
+        ),
+    ),
+    rule(
         r"Refused request with untrusted chat template",
         said(
             "server_option",
@@ -311,6 +327,13 @@ RULES: tuple[Rule, ...] = (
         said("undetermined", "that path takes another method: generation routes want POST"),
     ),
     rule(
+        r"(?:[Ii]nvalid|[Ff]ailed|[Uu]nsupported|not supported|[Ee]rror)[^\"]{0,80}(?:grammar|json_schema|JSON schema|guided_|structured output|xgrammar)|(?:[Gg]rammar|JSON schema)[^\"]{0,60}(?:invalid|error|not supported|unsupported)",
+        said(
+            "sampling_parameter",
+            "the schema or grammar for structured output cannot be used: simplify it in the client, or choose another structured-output backend; the message names the part",
+        ),
+    ),
+    rule(
         r"Invalid HTTP request received",
         said(
             "undetermined",
@@ -324,6 +347,22 @@ RULES: tuple[Rule, ...] = (
             "the client got no answer at all, so nothing refused the request: the server was not reachable or too slow for the client's own timeout; its access log shows whether the request arrived",
             missing="the server's log of that time (is it up, was the request accepted)",
             side="nobody",
+        ),
+    ),
+    rule(
+        r"[\"']message[\"']: ?[\"'](?P<message>[^\"]{1,300}?)[\"'],.*?(?:BadRequestError|NotFoundError|Bad Request)",
+        said(
+            "undetermined",
+            "refused with a message that is not one of the known limits; it names its own reason: {message}",
+        ),
+    ),
+    rule(
+        r"[\"']message[\"']: ?[\"'](?P<message>[^\"]{1,300}?)[\"'],.*?(?:InternalServerError|Internal Server Error)",
+        said(
+            "undetermined",
+            "the server failed on this request: {message}",
+            side="server",
+            missing="the server's log around it: the first traceback",
         ),
     ),
 )
