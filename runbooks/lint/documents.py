@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runbooks.lint.panels import queries
+from runbooks.lint.panels import as_list, queries
 
 LARGEST_BYTES = 32 * 2**20
 
@@ -89,7 +89,7 @@ def _collect(document: Document, content: Any) -> None:
     if not isinstance(content, dict):
         raise UnreadableFile("neither a Grafana dashboard nor a rule file: the top is not a mapping")
     if content.get("kind") in ("List", "ConfigMapList"):
-        for item in content.get("items") or []:
+        for item in as_list(content.get("items")):
             _collect(document, item)
         return
     if _wrapped_texts(document, content):
@@ -131,7 +131,7 @@ def _wrapped_texts(document: Document, content: dict[str, Any]) -> bool:
 def _rules(document: Document, group: Any) -> None:
     if not isinstance(group, dict):
         raise UnreadableFile("a group of the rule file is not a mapping")
-    for rule in group.get("rules") or []:
+    for rule in as_list(group.get("rules")):
         if not isinstance(rule, dict):
             continue
         name = str(rule.get("alert") or rule.get("record") or rule.get("title") or "?")

@@ -103,12 +103,12 @@ def _unit(panel: dict[str, Any]) -> tuple[str, tuple[tuple[str, str], ...]] | No
 def _overrides(overrides: Any) -> tuple[tuple[tuple[str, str], ...], bool]:
     """Units by refId, and whether nothing else sets a unit: a matcher by name or pattern cannot be followed to its query."""
     by_ref: list[tuple[str, str]] = []
-    for override in overrides if isinstance(overrides, list) else []:
+    for override in as_list(overrides):
         if not isinstance(override, dict):
             continue
         units = [
             str(setting.get("value"))
-            for setting in override.get("properties") or []
+            for setting in as_list(override.get("properties"))
             if isinstance(setting, dict) and setting.get("id") == "unit"
         ]
         if not units:
@@ -118,6 +118,11 @@ def _overrides(overrides: Any) -> tuple[tuple[tuple[str, str], ...], bool]:
             return (), False
         by_ref.append((str(matcher.get("options")), units[-1]))
     return tuple(by_ref), True
+
+
+def as_list(value: Any) -> list[Any]:
+    """The value where it is a list, as a damaged file may hold anything in its place."""
+    return value if isinstance(value, list) else []
 
 
 def _rewritten(panel: dict[str, Any]) -> bool:

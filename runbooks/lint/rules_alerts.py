@@ -167,6 +167,10 @@ def dead_links(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             "dead_runbook_link", "warning", f"the runbook link has no host: {link[:120]}", "an absolute https address"
         )
+    elif parts.hostname in ("localhost", "127.0.0.1", "0.0.0.0", "::1"):
+        yield Finding(
+            "dead_runbook_link", "warning", f"the runbook link leads to the reader's own machine: {link[:120]}"
+        )
     elif any(word in link for word in ("TODO", "FIXME", "<", ">", "example.com", "CHANGEME")):
         yield Finding("dead_runbook_link", "warning", f"the runbook link is a placeholder: {link[:120]}")
     elif parts.fragment and not _LINES.fullmatch(parts.fragment) and _NOT_A_SLUG.search(parts.fragment):

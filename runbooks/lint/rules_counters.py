@@ -43,6 +43,8 @@ def raw_counters(subject: Subject) -> Iterator[Finding]:
         )
         if not unknown_bucket and (found is None or found[0].type == "gauge" or name.endswith("_created")):
             continue
+        if found is not None and found[0].type in ("histogram", "summary") and found[1] == "":
+            continue  # no such series; said by the rules about names
         if visit.inside_call(COUNTER_SAFE) or _counted(visit) or _difference_of_itself(visit):
             continue
         if in_quantile:

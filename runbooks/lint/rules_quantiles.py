@@ -23,6 +23,7 @@ from runbooks.lint.query import (
 )
 from runbooks.lint.variables import UNKNOWN_NAME
 
+_COUNTS = frozenset({"requests", "tokens", "tokens/s", "preemptions", "blocks", "steps", "drafts"})
 _QUANTILES = frozenset({"histogram_quantile", "histogram_fraction"})
 _MINUTES = 100.0
 """A threshold of so many seconds on a request's latency is more often one of milliseconds."""
@@ -230,6 +231,7 @@ def units(subject: Subject) -> Iterator[Finding]:
         measured = quantity(subject.query.root, subject.dialect, subject.version)
         if measured is not None:
             yield from _panel(measured, subject.expression.unit)
+            yield from _counts(measured, subject.expression.unit)
 
 
 def _threshold(measured: Quantity, threshold: float) -> Iterator[Finding]:
@@ -312,6 +314,20 @@ def _panel(measured: Quantity, unit: str) -> Iterator[Finding]:
             )
         elif unit in ("percent", "percentunit", "bytes"):
             yield Finding("wrong_unit", "error", f"{name} is in seconds, the panel's unit is {unit}", "unit s")
+
+
+def _counts(measured: Quantity, unit: str) -> Iterator[Finding]:
+    """Requests or tokens, or a rate of them, shown as time or as a share."""
+    if measured.factor != 1 or measured.unit.removesuffix(" per second") not in _COUNTS:
+        return
+    wrong = ("s", *_SECONDS_UNITS, "bytes", "decbytes", "percent", "percentunit")
+    if unit in wrong:
+        yield Finding(
+            "wrong_unit",
+            "warning",
+            f"{measured.metric.name} is in {measured.unit}, the panel's unit is {unit}",
+            "unit short",
+        )
 
 
 def is_state(node: Any, subject: Subject) -> bool:

@@ -132,6 +132,8 @@ def _derive(attempt: Attempt, numbers: dict[str, float], notes: list[str]) -> No
     blocks, tokens = get("num_gpu_blocks"), get("kv_capacity_tokens")
     block_size = get("block_size")
     engines = attempt.argument("data_parallel_size") or 1
+    if blocks and engines > 1:
+        numbers["num_gpu_blocks_per_engine"] = blocks / engines
     if blocks and tokens:
         ratio = tokens / (blocks / engines)
         if block_size is None and ratio >= 1:

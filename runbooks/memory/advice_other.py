@@ -56,6 +56,9 @@ _SETTING_WORDS: dict[str, Callable[[dict[str, float]], str]] = {
     "heads": lambda n: (
         f"{n['heads']:.0f} attention heads cannot be divided by a tensor parallel size of {n['tensor_parallel_size']:.0f}: choose a tensor parallel size that divides them ({_divisors(int(n['heads']))})"
     ),
+    "kernel_resources": lambda n: (
+        "a compiled kernel needs more of the chip's on-core shared memory than this card has, which has nothing to do with the device's memory: another attention backend or kernel configuration, or a newer version that tunes for this card"
+    ),
     "metrics_bug": lambda n: (
         "a metrics counter was given a negative amount and the exception ended the engine: a fault in the metrics code of this version, not of memory. Update, or start with --disable-log-stats until then"
     ),

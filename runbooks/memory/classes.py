@@ -39,6 +39,7 @@ _SETTINGS = (
     "utilization_over_one",
     "heads",
     "metrics_bug",
+    "kernel_resources",
 )
 
 
@@ -75,7 +76,7 @@ def classify(attempt: Attempt, available_kv_gib: float | None) -> Verdict:
             return Verdict("host_oom", kinds[kind])
     if available_kv_gib is not None and available_kv_gib < 0:
         return Verdict("negative_kv")
-    if "exception" in kinds:
+    if "exception" in kinds and not attempt.serving_without_fault:
         return Verdict("not_memory", kinds["exception"])
     if attempt.generic_failures or not attempt.recognised:
         return Verdict("undetermined")

@@ -60,6 +60,7 @@ _LITERALS = {
     "utilization_over_one": "must be less than 1.0",
     "heads": "must be divisible",
     "metrics_bug": "non-negative amounts",
+    "kernel_resources": "out of resource",
     "sleep": "Sleep mode freed",
     "preemption": "is preempted by",
     "probe": "probe",
@@ -215,6 +216,11 @@ FAILURES = (
         r"Total number of attention heads \((?P<heads>[0-9]+)\) must be divisible by tensor parallel size \((?P<tensor_parallel_size>[0-9]+)\)",
         failure=True,
     ),
+    _pattern(
+        "kernel_resources",
+        r"out of resource: shared memory, Required: (?P<required_bytes>[0-9]+), Hardware limit: (?P<hardware_limit_bytes>[0-9]+)",
+        failure=True,
+    ),
     _pattern("metrics_bug", r"Counters can only be incremented by non-negative amounts", failure=True),
     _pattern(
         "host_killed",
@@ -236,7 +242,7 @@ FAILURES = (
     _pattern(
         "host_signal",
         r"(?i:exit ?code\"?[:=]?|exited with code|exit status|signal) *(?P<exit_code>137|-9)\b|^Killed$|: +[0-9]+ Killed +\S|"
-        r"(?i:signal:? ?9\b|SIGKILL)|Failed core proc\(s\): \{.*?: (?P<core_exit_code>-9)\b",
+        r"(?i:(?:killed|terminated|died|exited|crashed)[^.]{0,30}(?:signal:? ?9\b|SIGKILL))|Signal 9 \(SIGKILL\) received|Failed core proc\(s\): \{.*?: (?P<core_exit_code>-9)\b",
         failure=True,
     ),
 )
@@ -277,7 +283,10 @@ PHASES = (
     ("warm_up", re.compile(r"\b(?:compile_or_warm_up_model|kernel_warmup)\b")),
     ("dummy_run", re.compile(r"\b_dummy_run\b")),
     ("wake_up", re.compile(r"\bwake_up\b")),
-    ("serving", re.compile(r"\b(?:execute_model|step|run_busy_loop)\b")),
+    (
+        "serving",
+        re.compile(r"\b(?:execute_model|sample_tokens|step|run_busy_loop|add_lora|load_adapter|activate_adapter)\b"),
+    ),
 )
 """Phase of the engine by the frames of a traceback; the first that any frame names wins."""
 

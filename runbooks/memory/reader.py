@@ -94,6 +94,12 @@ class Attempt:
         )
 
     @property
+    def ended(self) -> bool:
+        """True when this start can go no further; a lone exception before the first figure may have been caught."""
+        hard = any(failure.kind != "exception" for failure in self.failures)
+        return hard or self.generic_failures > 0 or bool(self.failures and self.facts)
+
+    @property
     def failed(self) -> bool:
         return bool(self.failures) or self.generic_failures > 0
 
@@ -225,7 +231,7 @@ class _Reader:
             "version" in groups
             and (self.attempt.version or self.attempt.failed)
             and len(self.attempts) < MOST_ATTEMPTS
-            or self.attempt.failed
+            or self.attempt.ended
             and len(self.attempts) < MOST_ATTEMPTS
         ):
             self._next_attempt(line)

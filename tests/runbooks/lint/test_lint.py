@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -194,6 +195,44 @@ def test_a_damaged_file_never_raises(
         seed = seed[:position] + replacement + seed[position + length :]
     file = tmp_path_factory.mktemp("lint") / "d.yaml"
     file.write_text(seed, encoding="utf-8", errors="replace")
+    json.dumps(lint_files([file]), allow_nan=False)
+
+
+BOARDS = [path for path in (Path(__file__).parents[2] / "data" / "lint").glob("*.json") if ".expect." not in path.name]
+SCALARS = st.sampled_from([None, True, 0, -1.5, "", "x", "$y", [], {}, [1], {"expr": 3}, {"expr": "up{"}])
+
+
+def _damaged(draw: st.DrawFn, node: Any) -> Any:
+    if draw(st.integers(0, 30)) == 0:
+        return draw(SCALARS)
+    if isinstance(node, dict):
+        return {key: _damaged(draw, child) for key, child in node.items()}
+    return [_damaged(draw, child) for child in node] if isinstance(node, list) else node
+
+
+@st.composite
+def damaged_boards(draw: st.DrawFn) -> Any:
+    return _damaged(draw, json.loads(draw(st.sampled_from(BOARDS)).read_text(encoding="utf-8")))
+
+
+@settings(max_examples=150, deadline=None)
+@given(board=damaged_boards())
+def test_a_board_with_anything_anywhere_never_raises(tmp_path_factory: pytest.TempPathFactory, board: Any) -> None:
+    file = tmp_path_factory.mktemp("lint") / "d.json"
+    file.write_text(json.dumps(board), encoding="utf-8")
+    json.dumps(lint_files([file]), allow_nan=False)
+
+
+PIECES = st.sampled_from(
+    ["$a", "${b:csv}", "[[c]]", "{{ .d }}", "x", "sum", "(", ")", "[", "]", "{", "}", ":", "5m", " by ", "offset", "@", "=~", '"', "`", "'", ",", "vllm:", "or", "1", "rate(", "histogram_quantile("]
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(PIECES, max_size=15))
+def test_any_query_text_at_all_is_answered(tmp_path_factory: pytest.TempPathFactory, pieces: list[str]) -> None:
+    file = tmp_path_factory.mktemp("lint") / "q.json"
+    file.write_text(json.dumps({"panels": [{"targets": [{"refId": "A", "expr": "".join(pieces)}]}]}), encoding="utf-8")
     json.dumps(lint_files([file]), allow_nan=False)
 
 
