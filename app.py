@@ -144,6 +144,8 @@ def committed_config() -> dict[str, Any]:
 def make_app() -> st.App:
     """The ASGI app; `configure` must have been called, and `assets.place_under` where there is a base path."""
     api = incident_api()
+    if api is not None:
+        api.record_into(console().incidents_folder)
     routes = [Route("/healthz", healthz), Route("/metrics", own_metrics(api))]
     for route in api.routes() if api is not None else ():
         if route.path not in ("/healthz", "/metrics"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import socket
 import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -23,6 +25,7 @@ from collectors.settings import Settings, SettingsError
 from collectors.source import Source, SourceError
 from runbooks.api_access import refusal
 from runbooks.api_description import description
+from runbooks.autorecord import AutoRecorder, incidents_folder
 from runbooks.incidents import Incidents, NoSuchIncident
 from runbooks.records import Records, RecordsError, records_path
 from runbooks.webhook import WebhookRefused, read_message
@@ -95,6 +98,14 @@ class IncidentApi:
                 self._working.release()
             if not self._incidents.pending():  # one that came between the last look and the release
                 return
+
+    def record_into(self, folder: Path) -> AutoRecorder:
+        """Starts to record incidents on their own into `folder`; ended by its `stop`, or with the process."""
+        recorder = AutoRecorder(
+            self._source, self._settings, self._incidents.records, self._incidents.clock, folder
+        ).start()
+        atexit.register(recorder.stop)
+        return recorder
 
     def _guarded(self, endpoint: Endpoint) -> Endpoint:
         async def guarded(request: Request) -> Response:
@@ -212,8 +223,14 @@ def api_app(
     return app
 
 
-def serve_api(settings: Settings, host: str = "127.0.0.1", port: int = 8502, source_spec: str | None = None) -> None:
-    """Serves until it is interrupted. Raises SourceError without a source, OSError when the port is taken."""
+def serve_api(
+    settings: Settings,
+    host: str = "127.0.0.1",
+    port: int = 8502,
+    source_spec: str | None = None,
+    folder: Path | None = None,
+) -> None:
+    """Serves until it is interrupted; incidents are recorded into `folder` (default: beside the store). Raises SourceError without a source, OSError when the port is taken."""
     import uvicorn
 
     from collectors.sources import open_source
@@ -235,7 +252,11 @@ def serve_api(settings: Settings, host: str = "127.0.0.1", port: int = 8502, sou
     app.state.api.diagnose_pending()
     print(f"pagewatch API on http://{host}:{port} (webhook: /api/v1/alerts)", file=sys.stderr, flush=True)
     config = uvicorn.Config(app, log_level="warning", access_log=False, proxy_headers=False, server_header=False)
-    uvicorn.Server(config).run(sockets=[listening])
+    recorder = app.state.api.record_into(folder or incidents_folder(settings))
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        recorder.stop()
 
 
 def _listen(host: str, port: int) -> socket.socket:

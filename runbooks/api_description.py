@@ -44,6 +44,18 @@ _INCIDENT: dict[str, Any] = {
         "headline": {"type": ["object", "null"], "description": "cause, confidence and place of the first verdict"},
         "diagnosed": {"type": "boolean"},
         "problem": {"type": ["string", "null"], "description": "Why there is no diagnosis"},
+        "recording": {
+            "type": ["object", "null"],
+            "description": "The incident file that is written 15 minutes after it cleared; null until then",
+            "properties": {
+                "state": {"enum": ["waiting", "recorded", "failed"]},
+                "file": {"type": ["string", "null"], "description": "Its name in the folder of incident files"},
+                "problem": {
+                    "type": ["string", "null"],
+                    "description": "Why the last attempt failed, or what was left out",
+                },
+            },
+        },
         "fingerprint": {"type": "string"},
         "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
         "diagnosis": {

@@ -19,6 +19,10 @@ from runbooks.webhook import Alert, Message
 Status = Literal["firing", "resolved"]
 Diagnose = Callable[[int], Mapping[str, Any]]
 """Diagnosis JSON of an instant (epoch milliseconds). Raises SourceError."""
+_SELECT = (
+    "SELECT incidents.*, recordings.file, recordings.state, COALESCE(NULLIF(recordings.problem, ''), recordings.note) AS why_not_recorded "
+    "FROM incidents LEFT JOIN recordings ON recordings.id = incidents.recording"
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class Incident:
     annotations: Mapping[str, str]
     diagnosis: Mapping[str, Any] | None
     problem: str
+    recording: Mapping[str, Any] | None = None
+    """Its incident file: `file` (name, None until it is written), `state` (waiting, recorded, failed), `problem`. None: not due yet."""
 
     def summary_json(self) -> dict[str, Any]:
         """The incident without the whole diagnosis: its headline only."""
@@ -54,6 +60,7 @@ class Incident:
             "headline": {key: verdicts[0][key] for key in ("cause", "confidence", "where")} if verdicts else None,
             "diagnosed": self.diagnosis is not None,
             "problem": self.problem or None,
+            "recording": dict(self.recording) if self.recording is not None else None,
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -75,8 +82,8 @@ class Incidents:
     """Keeps incidents in the records file. `clock` gives epoch milliseconds."""
 
     def __init__(self, records: Records, clock: Callable[[], int]) -> None:
-        self._records = records
-        self._clock = clock
+        self.records = self._records = records
+        self.clock = self._clock = clock
 
     def receive(self, message: Message) -> tuple[int, ...]:
         """Stores every alert of a delivery; the ids of incidents that are new. Idempotent."""
@@ -152,7 +159,7 @@ class Incidents:
 
     def get(self, incident_id: int) -> Incident:
         """One incident. Raises NoSuchIncident."""
-        row = self._records.connection().execute("SELECT * FROM incidents WHERE id = ?", (incident_id,)).fetchone()
+        row = self._records.connection().execute(f"{_SELECT} WHERE incidents.id = ?", (incident_id,)).fetchone()
         if row is None:
             raise NoSuchIncident(f"there is no incident {incident_id}")
         return _incident(row)
@@ -160,7 +167,7 @@ class Incidents:
     def list(self, status: Status | None = None, limit: int = 50, before: int | None = None) -> tuple[Incident, ...]:
         """Newest first; `before` continues behind an id of an earlier answer."""
         rows = self._records.connection().execute(
-            "SELECT * FROM incidents WHERE (? IS NULL OR status = ?) AND (? IS NULL OR id < ?) ORDER BY id DESC LIMIT ?",
+            f"{_SELECT} WHERE (? IS NULL OR status = ?) AND (? IS NULL OR incidents.id < ?) ORDER BY incidents.id DESC LIMIT ?",
             (status, status, before, before, limit),
         )
         return tuple(_incident(row) for row in rows)
@@ -181,4 +188,13 @@ def _incident(row: sqlite3.Row) -> Incident:
         annotations=json.loads(row["annotations"]),
         diagnosis=json.loads(row["diagnosis"]) if row["diagnosis"] else None,
         problem=row["problem"],
+        recording=_recording(row) if row["state"] is not None else None,
     )
+
+
+def _recording(row: sqlite3.Row) -> dict[str, Any]:
+    return {
+        "state": row["state"],
+        "file": row["file"] if row["state"] == "recorded" else None,
+        "problem": row["why_not_recorded"] or None,
+    }

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from collectors.settings import Settings
 
-SCHEMA_VERSION = 1
-_SCHEMA = """
+SCHEMA_VERSION = 2
+_STEPS = (
+    """
 CREATE TABLE walks (
     id INTEGER PRIMARY KEY AUTOINCREMENT, runbook TEXT NOT NULL, source TEXT NOT NULL, at_ms INTEGER NOT NULL,
     instance TEXT, engine TEXT, started_by TEXT NOT NULL, started_ms INTEGER NOT NULL, incident INTEGER
@@ -31,7 +32,17 @@ CREATE TABLE incidents (
     UNIQUE (fingerprint, starts_ms)
 );
 CREATE INDEX incidents_by_start ON incidents (starts_ms);
-"""
+""",
+    """
+CREATE TABLE recordings (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, file TEXT NOT NULL, start_ms INTEGER NOT NULL, end_ms INTEGER NOT NULL,
+    state TEXT NOT NULL, attempts INTEGER NOT NULL, next_ms INTEGER NOT NULL, problem TEXT NOT NULL, note TEXT NOT NULL,
+    size_bytes INTEGER NOT NULL
+);
+ALTER TABLE incidents ADD COLUMN recording INTEGER REFERENCES recordings (id);
+""",
+)
+"""What each schema version adds to the one before it."""
 
 
 class RecordsError(Exception):
@@ -55,9 +66,10 @@ class Records:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self.writing() as connection:
                 found = connection.execute("PRAGMA user_version").fetchone()[0]
-                if found == 0:
-                    for statement in _SCHEMA.split(";"):
+                for step in _STEPS[found:]:
+                    for statement in step.split(";"):
                         connection.execute(statement)
+                if found < SCHEMA_VERSION:
                     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         except (OSError, sqlite3.Error) as error:
             raise RecordsError(
