@@ -139,7 +139,7 @@ class _Decoder:
         refusal, context = found.refusal, found.context
         if context.status and context.status >= 400:
             refusal.numbers.setdefault("status", context.status)
-        if context.streamed or context.status == 200:
+        if refusal.name != "not_vllm" and (context.streamed or context.status == 200):
             refusal.says.append(
                 "it was a stream: the status was already 200 and the error is an event inside it, so http_requests_total counts a 2xx"
             )

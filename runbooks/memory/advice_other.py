@@ -144,6 +144,11 @@ def _describe_healthy(advice: Advice, attempt: Attempt, numbers: dict[str, float
             "requests of the last block's length are refused instead of looping",
             usable_kv_tokens=usable,
         )
+    if window and capacity and window > capacity and not attempt.values("profiled_blocks"):
+        advice.says.append(
+            f"the window {window:.0f} is longer than the whole pool of {capacity:.0f} tokens: max window {capacity:.0f}; such a start is refused, or a full-length request never fits"
+        )
+        advice.fix({"max_model_len_at_most": int(capacity)}, "longer requests are refused")
     if attempt.recognised and not attempt.statistics:
         _ask_healthy(advice, numbers)
 

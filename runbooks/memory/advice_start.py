@@ -9,6 +9,8 @@ from runbooks.memory.advice import HIGH_UTILIZATION, Advice, gib
 from runbooks.memory.classes import Verdict
 from runbooks.memory.reader import Attempt
 
+WORTH_STARTING = 0.2
+"""A smaller share of a device holds no model that was meant for most of it."""
 LOW_SHARE = 0.6
 """At or below this share of the device most of it is meant for somebody else, and the share is the first thing to look at."""
 
@@ -40,6 +42,13 @@ def window(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict[str
             {"max_model_len_at_most": int(longest)},
             "requests longer than that are refused with HTTP 400",
             concurrency=1.0,
+        )
+    elif "available_kv_gib" not in numbers:
+        advice.says.append(
+            f"one request of max_model_len {window:.0f} needs {numbers['needed_gib']:.2f} GiB of KV cache, more than there is; the message is cut before the figure that decides the longest window"
+        )
+        advice.missing.append(
+            "the rest of the message: the available KV cache memory and the estimated maximum model length"
         )
     else:
         advice.says.append(
@@ -191,7 +200,7 @@ def free_short(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict
         advice.says.append(
             "1.0 passes the range check and then always fails here, because the context alone takes memory"
         )
-    if most > 0:
+    if most >= WORTH_STARTING:
         advice.fix(
             {"gpu_memory_utilization_at_most": most},
             f"{gib((share - most) * total)} less for the KV cache",

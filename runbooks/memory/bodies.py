@@ -13,7 +13,7 @@ MOST_LINES = 40
 MOST_BODIES = 200
 KEYWORDS = (
     "maximum", "max_", "rror", "HTTP", "exist", "empty", "html", "HTML", "must", "cannot", "detail", "tool choice", "token", "busy", "prompt", "Refused", "API",
-    "scaling", "Type", "Field", "context", "large", "Too", "Requested", "engine", "stop", "temperature", "model", "upstream", "adapter", "failed",
+    "scaling", "Type", "Field", "context", "large", "Too", "Requested", "engine", "stop", "temperature", "model", "upstream", "adapter", "failed", "curl: (", "refused",
 )  # fmt: skip
 
 _START = re.compile(

@@ -167,8 +167,8 @@ FAILURES = (
     ),
     _pattern(
         "window_too_long",
-        rf"To serve at least one request with the models?'s max seq len \((?P<max_model_len_tokens>[0-9]+)\), \(?(?P<needed_gib>{_N}) Gi?B KV cache is needed, "
-        rf"which is larger than the available KV cache memory \((?P<available_kv_gib>{_N}) Gi?B\)(?:.*?estimated maximum model length is (?P<estimated_max_len_tokens>[0-9]+))?",
+        rf"To serve at least one request with the models?'s max seq len \((?P<max_model_len_tokens>[0-9]+)\), \(?(?P<needed_gib>{_N}) Gi?B KV cache is needed"
+        rf"(?:, which is larger than the available KV cache memory \((?P<available_kv_gib>{_N}) Gi?B\)(?:.*?estimated maximum model length is (?P<estimated_max_len_tokens>[0-9]+))?)?",
         failure=True,
     ),
     _pattern(

@@ -105,7 +105,12 @@ def _printed_difference(limit: int, prompt: int, window: int | None, completions
     max_tokens = window - limit
     refusal.numbers |= {"max_model_len": window, "max_tokens": max_tokens}
     refusal.says.append(
-        f"the printed limit {limit} is not the window: {window} - {max_tokens} = {limit}, that is max_model_len - max_tokens. The prompt of {prompt} tokens needs no change unless it alone reaches {window}"
+        f"the printed limit {limit} is not the window: {window} - {max_tokens} = {limit}, that is max_model_len - max_tokens. "
+        + (
+            f"The prompt of {prompt} tokens fits the window and needs no change"
+            if prompt < window
+            else f"The prompt of {prompt} tokens alone is {prompt - window} over the window of {window}: no max_tokens makes it fit"
+        )
     )
     if prompt < window:
         refusal.fix(max_tokens_at_most=window - prompt)
@@ -341,7 +346,7 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     rule(
-        r"APIConnectionError|Connection error|Connection refused|ConnectError|ConnectionResetError|Server disconnected|APITimeoutError|Request timed out|ReadTimeout|Read timed out",
+        r"APIConnectionError|Connection error|Connection refused|ConnectError|ConnectionResetError|Server disconnected|curl: \((?:7|28|52|56)\)|APITimeoutError|Request timed out|ReadTimeout|Read timed out",
         said(
             "undetermined",
             "the client got no answer at all, so nothing refused the request: the server was not reachable or too slow for the client's own timeout; its access log shows whether the request arrived",
