@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from runbooks.causes.latency import late_share
+from runbooks.inferred import preempting_since_ms
 from runbooks.reading import Reading
 from runbooks.scene import Scene, Suspicion
 from runbooks.verdicts import RUNBOOK_OF_CAUSE, Anomaly, Place, Severity
@@ -42,7 +43,7 @@ def anomalies(scene: Scene, suspicions: Iterable[Suspicion]) -> list[Anomaly]:
             fire(
                 "preemption",
                 (place,),
-                None,
+                preempting_since_ms(reading.rank, 2 * round(reading.pace.recent_ms)),
                 f"{reading.preemptions:.0f} preemptions, {tax:.1f} per finished request",
                 "",
                 ranks,

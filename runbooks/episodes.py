@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from collectors.model import Int64s
+from collectors.model import Floats, Int64s
 
 
 def holding_since(times_ms: Int64s, flags: npt.NDArray[np.bool_], forgiven: int = 1) -> int | None:
@@ -24,3 +24,18 @@ def holding_since(times_ms: Int64s, flags: npt.NDArray[np.bool_], forgiven: int 
             if misses > forgiven:
                 break
     return int(times_ms[since])
+
+
+def moving_since(times_ms: Int64s, total: Floats, quiet_ms: int) -> int | None:
+    """First increase of the stretch in which a counter has kept moving until now; None when it has been quiet longer than `quiet_ms`.
+
+    `total` are increases added up (NaN where a scrape brought nothing). A pause of at most `quiet_ms` does not end a stretch.
+    """
+    seen = np.flatnonzero(~np.isnan(total))
+    if len(seen) < 2:
+        return None
+    moved = times_ms[seen[1:]][np.diff(total[seen]) > 0]
+    if not len(moved) or int(times_ms[-1]) - int(moved[-1]) > quiet_ms:
+        return None
+    pauses = np.flatnonzero(np.diff(moved) > quiet_ms)
+    return int(moved[pauses[-1] + 1] if len(pauses) else moved[0])

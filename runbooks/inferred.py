@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from collectors.observed import Rank
+from runbooks.episodes import moving_since
 
 
 def hidden_preemptions(rank: Rank, start_ms: int, end_ms: int) -> int:
@@ -49,3 +50,9 @@ def longest_silence_ms(rank: Rank, progress: Sequence[str], start_ms: int, end_m
         if later - earlier > longest and len(between) and between.min() > 0:
             longest = later - earlier
     return longest
+
+
+def preempting_since_ms(rank: Rank, quiet_ms: int) -> int | None:
+    """When the preemptions that go on now began to be counted; None while none is counted, or after a pause longer than `quiet_ms`."""
+    counter = rank.counter("preemptions")
+    return None if counter is None else moving_since(counter.times_ms, counter.total, quiet_ms)

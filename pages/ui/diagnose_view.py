@@ -6,7 +6,7 @@ from pages.ui.fleet_scene import STATE_LEVELS, STATE_WORDS
 from pages.ui.markup import Markup, icon, tag
 from pages.ui.runbook_view import facts_html
 from pages.ui.table import Cell, Column, Row
-from pages.ui.words import cause_text, clock, duration
+from pages.ui.words import cause_text, clock, duration, opening
 from runbooks.laws.model import all_laws
 from runbooks.verdicts import Anomaly, Diagnosis, LawFinding, Verdict
 
@@ -39,7 +39,7 @@ def card(found: Diagnosis, verdict: Verdict, rank: int) -> Markup:
     )
     return tag(
         "div",
-        tag("h4", icon(level), cause_text(verdict.cause).capitalize(), " on ", str(verdict.where)),
+        tag("h4", icon(level), opening(cause_text(verdict.cause)), " on ", str(verdict.where)),
         tag("div", f"{verdict.confidence.capitalize()} · {since}" + (" · the headline" if rank == 0 else ""), class_="pw-sub"),
         facts_html(
             [

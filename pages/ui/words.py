@@ -141,6 +141,11 @@ CAUSE_WORDS = {
 }
 
 
+def opening(text: str) -> str:
+    """The text with a capital first letter and everything else as it stands (KV stays KV)."""
+    return text[:1].upper() + text[1:]
+
+
 def cause_text(cause: str) -> str:
     """A cause in plain words; an unknown one as it is, without underscores."""
     return CAUSE_WORDS.get(cause, cause.replace("_", " "))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runbooks.inferred import preempting_since_ms
 from runbooks.reading import Reading
 from runbooks.scene import Scene, Suspicion
 
@@ -135,7 +136,7 @@ def _thrashes(reading: Reading) -> Suspicion | None:
         cause="kv_limited",
         confidence="likely" if slow or preempting else "possible",
         places=(reading.place,),
-        since_ms=None,
+        since_ms=preempting_since_ms(reading.rank, 2 * round(reading.pace.recent_ms)),
         evidence=tuple(evidence),
         aggravated_by=("preemption_thrash",),
         runner_up="engine_slow",
