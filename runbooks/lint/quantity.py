@@ -20,6 +20,8 @@ class Quantity:
     factor: float
     metric: Metric
     is_quantile: bool = False
+    summed: bool = False
+    """Added up over replicas or time: a ratio may then exceed 1."""
 
 
 def find_metric(name: str, dialect: Dialect, version: str) -> tuple[Metric, str] | None:
@@ -46,7 +48,8 @@ def quantity(node: Any, dialect: Dialect, version: str) -> Quantity | None:
             return None
         return Quantity(_unit(found[0]), 1.0, found[0])
     if name == "AggregateExpr" and operator(node) in KEEPS_UNIT_AGGREGATES:
-        return quantity(node.expr, dialect, version)
+        inner = quantity(node.expr, dialect, version)
+        return replace(inner, summed=True) if inner is not None and operator(node) == "sum" else inner
     if name == "SubqueryExpr":
         return quantity(node.expr, dialect, version)
     if name == "MatrixSelector":
@@ -77,7 +80,8 @@ def _call(node: Any, dialect: Dialect, version: str) -> Quantity | None:
         return None if inner is None else replace(inner, unit=f"{inner.unit} per second")
     if function in KEEPS_UNIT:
         position = 1 if function == "quantile_over_time" else 0
-        return quantity(node.args[position], dialect, version)
+        inner = quantity(node.args[position], dialect, version)
+        return replace(inner, summed=True) if inner is not None and function == "sum_over_time" else inner
     return None
 
 

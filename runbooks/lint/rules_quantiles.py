@@ -25,6 +25,8 @@ from runbooks.lint.variables import UNKNOWN_NAME
 
 _COUNTS = frozenset({"requests", "tokens", "tokens/s", "preemptions", "blocks", "steps", "drafts"})
 _QUANTILES = frozenset({"histogram_quantile", "histogram_fraction"})
+_PERCENT_LIKE = 50
+"""A threshold on a sum of ratios that only makes sense in percent."""
 _MINUTES = 100.0
 """A threshold of so many seconds on a request's latency is more often one of milliseconds."""
 _SECONDS_UNITS = {"ms": 1e3, "µs": 1e6, "us": 1e6, "ns": 1e9, "m": 1 / 60, "h": 1 / 3600, "dtdurationms": 1e3}
@@ -36,6 +38,14 @@ def lost_le(subject: Subject) -> Iterator[Finding]:
     for visit in visits(subject.query.root):
         if kind(visit.node) != "Call" or visit.node.func.name not in ("histogram_quantile", "histogram_fraction"):
             continue
+        share = number_of(visit.node.args[0])
+        if visit.node.func.name == "histogram_quantile" and share is not None and not 0 <= share <= 1:
+            yield Finding(
+                "wrong_unit",
+                "warning",
+                f"the quantile is given as a share 0..1: {share:g} answers infinity",
+                f"{share / 100:g}",
+            )
         for inner in selectors(visit.node.args[-1]):
             found = find_metric(metric_of(inner.node), subject.dialect, subject.version)
             if found is not None and found[1] in ("_count", "_sum"):
@@ -237,7 +247,7 @@ def units(subject: Subject) -> Iterator[Finding]:
 def _threshold(measured: Quantity, threshold: float) -> Iterator[Finding]:
     value = threshold / measured.factor if measured.factor else threshold
     name = measured.metric.name
-    if measured.unit == "ratio" and value > 1:
+    if measured.unit == "ratio" and value > (_PERCENT_LIKE if measured.summed else 1):
         yield Finding(
             "wrong_unit",
             "error",

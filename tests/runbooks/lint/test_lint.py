@@ -60,6 +60,8 @@ RIGHT = [
     "vllm:kv_cache_usage_perc * on (instance) group_left (num_gpu_blocks) vllm:cache_config_info",
     "increase(vllm:num_preemptions_total[10m]) > 0",
     "up == 0 or absent(up)",
+    "sum(vllm:kv_cache_usage_perc) > 3",
+    "sum_over_time(vllm:kv_cache_usage_perc[1h]) > 12",
     "sum by (pod) (vllm:num_requests_running) / on (pod) group_left () kube_pod_info",
 ]
 
@@ -78,6 +80,8 @@ WRONG = [
         "sum_of_quantiles",
     ),
     ("vllm:kv_cache_usage_perc * 100 > 9500", "wrong_unit"),
+    ("sum(vllm:kv_cache_usage_perc) > 90", "wrong_unit"),
+    ("histogram_quantile(95, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[5m])))", "wrong_unit"),
     ("vllm:time_to_first_token_seconds", "unknown_metric"),
     ("vllm:generation_tokens", "counter_missing_total"),
     ("sum by (model) (vllm:num_requests_running)", "label_not_on_metric"),
