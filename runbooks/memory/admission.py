@@ -96,7 +96,7 @@ class _Decoder:
                 return
 
     def _status_line(self, piece: Piece) -> bool:
-        """Takes the route and status of an access line or an HTTP head; True when it completes the refusal above it."""
+        """Takes the route and status of an access line or an HTTP head; True when the line is dealt with."""
         access = _ACCESS.search(piece.text)
         status = _STATUS.search(piece.text)
         if not access and not status:
@@ -118,7 +118,7 @@ class _Decoder:
             return True
         self.from_access = access is not None
         self.last_signature = None
-        return False
+        return access is not None and number is not None and number < 400  # served: nothing to explain on this line
 
     def _rewrite(self, found: _Found, context: Context) -> None:
         found.context = context

@@ -43,6 +43,8 @@ def pieces(lines: Iterable[str]) -> Iterator[Piece]:
     held: list[Piece] = []
     depth = 0
     for number, raw in enumerate(lines, 1):
+        if "Avg prompt throughput" in raw:
+            continue
         if not held and not any(keyword in raw for keyword in KEYWORDS) and raw.strip() not in ("{", "[{", "["):
             continue
         piece = Piece(number, unframe(number, raw).text, _route(raw))
