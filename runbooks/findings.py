@@ -31,7 +31,11 @@ class Number:
 
     @property
     def words(self) -> str:
-        """The value with its unit, `no data` when there is none."""
+        """The value with its unit; `no data` when there is none, `not configured` for what an operator may set and has not."""
+        if self.kind == "configured" and (self.value is None or self.value != self.value):
+            return "not configured"
+        if self.unit == "yes or no" and self.value is not None:
+            return "yes" if self.value > 0 else "no"
         return worded(self.value, self.unit)
 
 

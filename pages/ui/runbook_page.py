@@ -13,6 +13,7 @@ from pages.ui.frame import gestures, runbook_query
 from pages.ui.markup import icon, tag
 from pages.ui.runbook_view import (
     SYMPTOMS,
+    conclusion_html,
     evidence_chart,
     evidence_groups,
     head_html,
@@ -133,6 +134,7 @@ def _walk_page(here: View, runbook: Runbook) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="walk_head"):
         _back()
     st.html(head_html(runbook, walk, clock(walk.at_ms), started))
+    st.html(conclusion_html(walk))
     finding = opened_step(walk, nav.given("step"))
     left, right = st.columns([9, 11], gap="small")
     with left, states.section("The steps"):

@@ -68,7 +68,7 @@ def evidence_groups(finding: Finding) -> list[list[Number]]:
     """Numbers that can share a chart: the same unit, with a query behind them."""
     groups: dict[str, list[Number]] = {}
     for number in finding.numbers:
-        if number.promql:
+        if number.promql and number.words != "not configured":
             groups.setdefault(number.unit, []).append(number)
     return list(groups.values())
 
@@ -143,6 +143,24 @@ def outcome_html(walk: Walk) -> Markup:
         class_="pw-card",
         data_tone="warn" if level == "warn" else "ok" if level == "ok" else None,
     )  # fmt: skip
+
+
+def conclusion_html(walk: Walk) -> Markup:
+    """The outcome in one line, before the steps: what a reader in a hurry came for."""
+    leaf = walk.outcome
+    level = "ok" if leaf.cause == "healthy" else "unknown" if leaf.cause is None else "warn"
+    if leaf.cause == "healthy":
+        said = "Nothing wrong here"
+    else:
+        said = f"{leaf.confidence.capitalize()}: {cause_text(leaf.cause) if leaf.cause else 'no single cause'}"
+    runner_up = f"Runner-up: {cause_text(leaf.runner_up)}." if leaf.runner_up else ""
+    return tag(
+        "div",
+        tag("strong", icon(level), said),
+        tag("span", f"{runner_up} {leaf.change}".strip(), class_="pw-sub"),
+        class_="pw-card",
+        data_tone="warn" if level == "warn" else "ok" if level == "ok" else None,
+    )
 
 
 def head_html(runbook: Runbook, walk: Walk, when: str, recorded: str) -> Markup:
