@@ -94,6 +94,7 @@ def parameters(settings: Settings, *, rate_window_ms: int, lookback_ms: int, nam
         "token_gap_slo": le_matcher(snapped(token_gap.threshold_seconds, names.edges("inter_token_latency"))),
         "first_token_budget": f"{1 - first_token.objective:.6g}",
         "token_gap_budget": f"{1 - token_gap.objective:.6g}",
+        "first_token_objective": f"{first_token.threshold_seconds:.6g}",
         "seats": str(settings.engine.seats) if settings.engine.seats else "NaN",
         "desired": _desired(settings),
     }

@@ -23,6 +23,7 @@ PARAMETERS: Mapping[str, str] = {
     "token_gap_slo": "matcher le=... of the bucket at the inter-token objective",
     "first_token_budget": "share of requests that may miss the time-to-first-token objective",
     "token_gap_budget": "share of token gaps that may miss the inter-token objective",
+    "first_token_objective": "the time-to-first-token objective, seconds",
     "seats": "configured max_num_seqs per rank; NaN when it is not configured",
     "desired": "configured number of replicas; NaN when it is not configured",
 }
