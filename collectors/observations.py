@@ -86,7 +86,7 @@ def _quoted(text: str) -> str:
 
 
 def _key(labels: Labels) -> TargetKey:
-    return tuple(sorted((name, value) for name, value in labels.items() if name not in _SERIES_LABELS))
+    return tuple(sorted([pair for pair in labels.items() if pair[0] not in _SERIES_LABELS]))
 
 
 def _name(labels: Labels, settings: Settings) -> str:

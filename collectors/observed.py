@@ -20,7 +20,7 @@ NAN = float("nan")
 
 def index_at(times_ms: Int64s, at_ms: int) -> int:
     """Index of the last time <= at_ms; -1 when there is none."""
-    return int(np.searchsorted(times_ms, at_ms, side="right")) - 1
+    return int(times_ms.searchsorted(at_ms, side="right")) - 1
 
 
 @dataclass(frozen=True)

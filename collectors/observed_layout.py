@@ -172,9 +172,35 @@ class Grid:
         edges = np.array(sorted(children))
         if not len(edges):
             return edges, np.empty(0, dtype=np.int64), np.empty((0, 0))
+        together = self._together([children[edge] for edge in edges])
+        if together is not None:
+            return edges, *together
         laid = np.stack([self.gauge(children[edge]) for edge in edges], axis=1)
         seen = ~np.isnan(laid).all(axis=1)
         return edges, self.times_ms[seen], laid[seen]
+
+    def _together(self, children: Sequence[Sequence[Samples]]) -> tuple[Int64s, Floats] | None:
+        """(times_ms [k], values [k, children]) of children whose pieces (head and tail of the window) were all scraped at the same instants.
+
+        Nine tenths of all series are buckets, and nearly always they come together: one step instead of one for each. None when they do not.
+        """
+        pieces = len(children[0])
+        if any(len(child) != pieces for child in children):
+            return None
+        for number, first in enumerate(children[0]):
+            key = first.times_ms.tobytes()
+            if any(child[number].times_ms.tobytes() != key for child in children):
+                return None
+        times_ms = np.concatenate([piece.times_ms for piece in children[0]])
+        place = np.searchsorted(self.times_ms, times_ms)
+        if not len(times_ms) or (np.diff(times_ms) <= 0).any() or place[-1] >= len(self.times_ms):
+            return None
+        if not np.array_equal(self.times_ms[place], times_ms):
+            return None
+        values = np.concatenate([np.stack([child[n].values for child in children], axis=1) for n in range(pieces)])
+        values[is_stale(values)] = np.nan
+        seen = ~np.isnan(values).all(axis=1)
+        return times_ms[seen], values[seen]
 
 
 def replica_of(target: Target, name: str, names: Names, interval_ms: int) -> Replica:

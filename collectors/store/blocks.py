@@ -266,18 +266,23 @@ class Blocks:
     def samples(self, matchers: Sequence[Matcher], start_ms: int, end_ms: int) -> list[Samples]:
         """Raw samples with start_ms < t <= end_ms of the series that satisfy the matchers, sorted by labels, with markers."""
         plan = self.plan(tuple(matchers))
-        found: dict[int, list[tuple[Int64s, Floats]]] = {}
+        found: dict[int, tuple[Int64s, Floats]] = {}
         for part in plan.parts:
             piece = part.lane.read(part.columns, start_ms + 1, end_ms, self.cache)
             if piece is None:
                 continue
-            for row, position in enumerate(part.positions):
-                values = piece.values[row]
-                there = bits_of(values) != np.uint64(NO_SAMPLE_BITS) if piece.dirty[row] else slice(None)
-                if len(values[there]):
-                    found.setdefault(int(position), []).append((piece.times_ms[there], values[there]))
-        ordered = sorted(found, key=lambda i: plan.labels[i].pairs)
-        return [Samples(plan.labels[i].as_dict(), *joined(found[i])) for i in ordered]
+            times_ms, values = piece.times_ms.copy(), piece.values.copy()  # decoded chunks are shared; rows share these
+            dirty = piece.dirty.tolist()
+            for row, position in enumerate(part.positions.tolist()):
+                mine = (times_ms, values[row])
+                if dirty[row]:
+                    there = bits_of(values[row]) != np.uint64(NO_SAMPLE_BITS)
+                    if not there.any():
+                        continue
+                    mine = (times_ms[there], values[row][there])
+                earlier = found.get(position)
+                found[position] = mine if earlier is None else joined([earlier, mine])
+        return [Samples(plan.labels[i].as_dict(), *found[i]) for i in plan.order if i in found]
 
     def series(self, matchers: Sequence[Matcher], start_ms: int, end_ms: int) -> list[LabelSet]:
         """Label sets that satisfy the matchers and have a sample with start_ms <= t <= end_ms, sorted."""

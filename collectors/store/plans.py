@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -35,6 +36,11 @@ class Plan:
     labels: tuple[LabelSet, ...]
     parts: tuple[LanePart, ...]
     scattered: frozenset[int]
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Positions of `labels` in the order of their labels."""
+        return tuple(sorted(range(len(self.labels)), key=lambda i: self.labels[i].pairs))
 
 
 class Planner:

@@ -49,7 +49,7 @@ class LabelSet(Mapping[str, str]):
 
     def as_dict(self) -> dict[str, str]:
         """A fresh plain dict, sorted by label name."""
-        return dict(self.pairs)
+        return self._map.copy()
 
     def nameless(self) -> LabelSet:
         """Without the metric name; the same object each time, so that identity stands for equality."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from collectors.model import Int64s
+from collectors.observed import NAN, Counter
 from runbooks.reading import Reading
 from runbooks.scene import Scene, Suspicion
 
@@ -109,16 +112,31 @@ def _stretches(reading: Reading, prompts: int) -> list[_Stretch]:
         return []
     found: list[_Stretch] = []
     step = round(max(1000 * reading.limits("cold_prefix_cache", "stretch_seconds"), 2 * reading.pace.interval_ms))
-    end, length = reading.seen_ms, step
-    while end - length >= reading.window_start_ms - reading.pace.interval_ms:
-        start = end - length
-        admitted = first_tokens.increase(start, end)
+    steps = max(0, (reading.seen_ms - reading.window_start_ms + reading.pace.interval_ms) // step)
+    instants = reading.seen_ms - step * np.arange(steps + 1)
+    arrived, looked, hit, prompted, preempted = (
+        _increases(counter, instants)
+        for counter in (first_tokens, lookups, hits, rank.counter("prompt_tokens"), rank.counter("preemptions"))
+    )
+    end = 0
+    for start in range(1, steps + 1):
+        admitted = arrived(start, end)
         if not admitted >= prompts:
-            length += step
             continue
-        looked_up, prompt_tokens = lookups.increase(start, end), rank.increase("prompt_tokens", start, end)
-        readable = looked_up <= LOOKED_UP_ONCE * prompt_tokens and not rank.increase("preemptions", start, end) > 0
+        looked_up = looked(start, end)
+        readable = looked_up <= LOOKED_UP_ONCE * prompted(start, end) and not preempted(start, end) > 0
         if looked_up > 0 and readable:
-            found.append(_Stretch(start, end, min(1.0, hits.increase(start, end) / looked_up), admitted))
-        end, length = start, step
+            ratio = min(1.0, hit(start, end) / looked_up)
+            found.append(_Stretch(int(instants[start]), int(instants[end]), ratio, admitted))
+        end = start
     return found[::-1]
+
+
+def _increases(counter: Counter | None, instants: Int64s) -> Callable[[int, int], float]:
+    """`Counter.increase` between two of many instants (by their place), each of them looked up once; NaN without a counter."""
+    if counter is None or not len(counter.times_ms):
+        return lambda start, end: NAN
+    places = counter.times_ms.searchsorted(instants, side="right") - 1
+    at = np.maximum(places, 0)
+    totals, firsts, lasts = counter.total[at].tolist(), at.tolist(), places.tolist()
+    return lambda start, end: float(totals[end] - totals[start]) if lasts[end] > firsts[start] else NAN
