@@ -44,7 +44,7 @@ def _healthy(runbook: Runbook, led_to: str | None) -> Leaf:
     declared = next((outcome for outcome in runbook.outcome if outcome.cause == "healthy"), None)
     says = declared.says if declared else "Nothing of this kind holds at this instant."
     if led_to:
-        says += f" The steps alone point at {led_to}, but it has not held long or clearly enough to be a diagnosis."
+        says = f"The steps alone point at {led_to}, but it has not held long or clearly enough to be a diagnosis."
     return Leaf(
         id=declared.id if declared else "quiet", cause="healthy", confidence="likely", says=says, steps_led_to=led_to
     )

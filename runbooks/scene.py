@@ -51,15 +51,12 @@ class Scene:
         ]
 
     def where(self, places: Iterable[Place], *, ranks: bool = False) -> Where:
-        """The place of a finding; `fleet` when it covers every replica of a fleet of several."""
+        """The place of a finding; `fleet` when it covers every replica of a fleet of several, or there is none."""
         chosen = tuple(sorted(set(places)))
         instances = {place.instance for place in chosen}
         scope: Scope = "rank" if ranks else "replica"
-        if (
-            not ranks
-            and len(self.observations.replicas) > 1
-            and instances == {r.instance for r in self.observations.replicas}
-        ):
+        known = {r.instance for r in self.observations.replicas}
+        if not ranks and len(self.observations.replicas) != 1 and instances == known:
             scope = "fleet"
         return Where(scope, chosen)
 

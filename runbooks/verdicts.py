@@ -230,6 +230,8 @@ def _text_lines(diagnosis: Diagnosis) -> Iterable[str]:
         yield from (f"  seen as {line}" for line in verdict.symptoms)
         if verdict.runner_up:
             yield f"  runner-up: {verdict.runner_up}; to tell them apart: {verdict.separating_check}"
+        elif verdict.separating_check:
+            yield f"  to be sure: {verdict.separating_check}"
         yield from (f"  cannot be known: {line}" for line in verdict.cannot_know)
         if verdict.runbook:
             yield f"  next: pagewatch walk {verdict.runbook}"

@@ -18,7 +18,7 @@ def gone(scene: Scene) -> list[Suspicion]:
                 places=(),
                 since_ms=None,
                 evidence=("the source holds no vLLM metric in the window before the instant",),
-                separating_check="pagewatch doctor says what the source holds and what is missing",
+                separating_check="check whether the instant lies inside the data; pagewatch doctor says what the source holds",
                 cannot_know=("anything about the fleet at this instant",),
             )
         ]

@@ -163,6 +163,14 @@ def test_an_empty_source_is_said_to_be_empty() -> None:
     answer = diagnose(RecordedSource([]), 1_700_000_000_000, Settings()).to_json()
     assert [(v["cause"], v["confidence"]) for v in answer["verdicts"]] == [("metrics_missing", "undetermined")]
     assert answer["replicas"] == []
+    assert answer["verdicts"][0]["where"] == {"scope": "fleet", "replicas": []}
+    assert "the instant lies inside the data" in answer["verdicts"][0]["separating_check"]
+
+
+def test_the_text_of_an_empty_source_says_where_and_what_to_check() -> None:
+    text = diagnose(RecordedSource([]), 1_700_000_000_000, Settings()).to_text()
+    assert "on the fleet" in text
+    assert "to be sure: check whether the instant lies inside the data" in text
 
 
 def test_thresholds_can_be_overridden_and_a_wrong_name_is_refused() -> None:

@@ -39,6 +39,15 @@ def named(walked, step: str):
     return next(finding for finding in walked.findings if finding.step_id == step)
 
 
+@pytest.mark.parametrize("runbook_id", runbook_ids())
+def test_a_walk_where_no_sample_is_never_ends_healthy(runbook_id: str) -> None:
+    empty = EmbeddedSource(Blocks(), name="empty", clock=lambda: 1_700_000_000_000)
+    walked = walk(runbook_id, empty, 1_700_000_000_000, SETTINGS)
+    assert walked.outcome.cause != "healthy", walked.outcome.says
+    assert walked.where.scope == "fleet"
+    assert " on  at " not in walked.to_text()
+
+
 def test_a_real_queue_is_walked_to_its_cause() -> None:
     source, wrapper = recorded(real("b_waiting_growth"))
     at_ms = instant(wrapper, 93)
