@@ -80,11 +80,17 @@ def one_line_errors() -> Iterator[None]:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the interpreter flushes it while it exits
         raise typer.Exit(1) from None
     except FileNotFoundError as error:
-        fail(f"no such file: {error.filename}. Check the path")
+        fail(_not_there(error.filename))
     except IsADirectoryError as error:
         fail(f"{error.filename} is a folder, a file is needed")
     except OSError as error:
         fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
+
+
+def _not_there(path: str) -> str:
+    """The file that is missing, or its folder: what is written first has a name that nobody gave."""
+    folder = Path(path).parent
+    return f"no such file: {path}. Check the path" if folder.is_dir() else f"no such folder: {folder}. Check the path"
 
 
 def opened(spec: str, config: Path | None, scope: list[str] | None) -> tuple[Source, Settings]:

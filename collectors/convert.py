@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import threading
@@ -243,6 +244,8 @@ def export_capsule(path: Path, to: str, out: Path) -> Summary:
     reader.verify()
     out = Path(out)
     partial = out.with_name(f".{out.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    if not out.parent.is_dir():  # not every writer says what was not there
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(out))
     try:
         if form == "parquet":
             from collectors.format_parquet import write_parquet

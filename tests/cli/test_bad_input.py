@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli import app
+from collectors.convert import FORMATS
 
 RUN = CliRunner()
 START = 1_796_000_000
@@ -176,6 +177,17 @@ def test_an_import_that_fails_leaves_nothing_and_harms_nothing(tmp_path: Path, c
     assert capsule.read_bytes() == before
     one_line(run("import", str(tmp_path / "none.json"), "--out", str(tmp_path / "o.capsule")))
     assert not (tmp_path / "o.capsule").exists()
+
+
+@pytest.mark.parametrize("to", [*FORMATS, "import"])
+def test_a_folder_that_is_not_there_is_named_and_no_name_that_nobody_gave(
+    tmp_path: Path, capsule: Path, to: str
+) -> None:
+    out = str(tmp_path / "nowhere" / "o")
+    verb = ("import", str(recording(tmp_path / "r.json.gz")), "--out", out) if to == "import" else None
+    said = one_line(run(*(verb or ("export", str(capsule), "--to", to, out))))
+    assert f"no such folder: {tmp_path / 'nowhere'}." in said
+    assert ".tmp" not in said
 
 
 @pytest.mark.parametrize(
