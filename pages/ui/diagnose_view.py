@@ -6,7 +6,7 @@ from pages.ui.fleet_scene import STATE_LEVELS, STATE_WORDS
 from pages.ui.markup import Markup, icon, tag
 from pages.ui.runbook_view import facts_html
 from pages.ui.table import Cell, Column, Row
-from pages.ui.words import cause_text, clock, duration, opening
+from pages.ui.words import cause_text, clock, duration, name_text, opening
 from runbooks.laws.model import all_laws
 from runbooks.verdicts import Anomaly, Diagnosis, LawFinding, Verdict
 
@@ -20,9 +20,7 @@ def symptoms_of(found: Diagnosis, verdict: Verdict) -> list[str]:
     """What the incident looks like: the detectors that fire because of it, in words."""
     mine = [a for a in found.anomalies if a.cause == verdict.cause]
     told = [_symptom(a) for a in mine]
-    return list(
-        dict.fromkeys([*told, *(s.replace("_", " ") for s in verdict.symptoms if s not in {a.id for a in mine})])
-    )
+    return list(dict.fromkeys([*told, *(name_text(s) for s in verdict.symptoms if s not in {a.id for a in mine})]))
 
 
 def _symptom(anomaly: Anomaly) -> str:
@@ -113,7 +111,7 @@ def state_rows(found: Diagnosis) -> list[Row]:
 def anomaly_rows(found: Diagnosis) -> list[Row]:
     return [
         Row(
-            anomaly.id.replace("_", " "),
+            name_text(anomaly.id),
             (
                 Cell(str(anomaly.where), "bad" if anomaly.severity == "page" else "warn", "bad" if anomaly.severity == "page" else "warn"),
                 Cell(clock(anomaly.since_ms) if anomaly.since_ms is not None else "unknown", "muted"),

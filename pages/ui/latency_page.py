@@ -11,6 +11,7 @@ from pages.ui.latency_view import (
     EARLIER_COLUMNS,
     RANK_COLUMNS,
     TITLES,
+    averaging_text,
     earlier_rows,
     heat_chart,
     quantile_charts,
@@ -60,8 +61,8 @@ def draw(here: View) -> None:
     left, right = st.columns(2, gap="small")
     with left, states.section("The ranking"):
         opened = table(RANK_COLUMNS, ranking_rows(picture.ranking, scene.slots, view.kept()), key="ranking", dim=dim)
-        if picture.ranking.text:
-            states.note(picture.ranking.text[:1].upper() + picture.ranking.text[1:])
+        if said := averaging_text(picture.ranking):
+            states.note(said)
     with right, states.section("The comparison"):
         table(EARLIER_COLUMNS, earlier_rows(picture), key="earlier", dim=dim)
     for finding in picture.findings:

@@ -120,6 +120,14 @@ def time_goes_chart(picture: LatencyPicture, axis: tuple[int, int], marks: tuple
     )  # fmt: skip
 
 
+def averaging_text(ranking: Ranking) -> str:
+    """What averaging the replicas' p99 would say beside the fleet's, in the units of the table; '' when there is none."""
+    if ranking.mean_of_p99s.value is None or ranking.fleet_p99.interval is None:
+        return ""
+    said = figure_text(ranking.mean_of_p99s)
+    return f"A mean of p99s would say {said}; the fleet's p99 is {quantile_text(ranking.fleet_p99)}."
+
+
 RANK_COLUMNS = (
     Column("replica"),
     Column("p50", "right"),

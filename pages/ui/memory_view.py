@@ -8,7 +8,7 @@ from typing import Any
 from pages.ui.markup import Markup, icon, tag
 from pages.ui.runbook_view import facts_html
 from pages.ui.table import Cell, Column, Row
-from pages.ui.words import digits
+from pages.ui.words import digits, name_text, opening
 
 PARTS = ("weights", "activation_peak", "non_torch", "graphs", "kv_cache", "other_processes")
 """What lies on the device, in the order of the bar; the rest of it is unknown."""
@@ -41,7 +41,7 @@ NUMBER_COLUMNS = (Column("figure"), Column("value", "right"), Column("unit"))
 
 
 def word_of(name: str) -> str:
-    return WORDS.get(name, name.replace("_", " "))
+    return WORDS.get(name, name_text(name))
 
 
 def gib_text(value: float | None) -> str:
@@ -71,7 +71,7 @@ def number_rows(answer: Mapping[str, Any]) -> list[Row]:
         unit = next((word for suffix, word in UNITS if name.endswith(suffix)), "")
         stem = next((name.removesuffix(suffix) for suffix, _ in UNITS if name.endswith(suffix)), name)
         text = value if isinstance(value, str) else f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
-        rows.append(Row(stem.replace("_", " "), (Cell(str(text)), Cell(unit, "muted"))))
+        rows.append(Row(name_text(stem), (Cell(str(text)), Cell(unit, "muted"))))
     return rows
 
 
@@ -142,7 +142,7 @@ def verdict_card(answer: Mapping[str, Any]) -> Markup:
     level = "ok" if kind in ("not_memory", "ok") else "unknown" if kind == "undetermined" else "warn"
     return tag(
         "div",
-        tag("h4", icon(level), kind.replace("_", " ").capitalize()),
+        tag("h4", icon(level), opening(name_text(kind))),
         facts_html(
             [
                 ("What it says", [str(line) for line in answer.get("says", ())]),
@@ -176,7 +176,7 @@ def request_rows(requests: Sequence[Mapping[str, Any]]) -> list[Row]:
     return [
         Row(
             f"line {request.get('line') or '?'}",
-            (Cell(str(request.get("class", "")).replace("_", " ")), Cell(str(request.get("route") or "")), Cell("; ".join(map(str, request.get("says", ()))))),
+            (Cell(name_text(str(request.get("class", "")))), Cell(str(request.get("route") or "")), Cell("; ".join(map(str, request.get("says", ()))))),
         )
         for request in requests
     ]  # fmt: skip

@@ -14,7 +14,7 @@ from pages.ui.markup import icon, tag
 from pages.ui.runbook_view import facts_html
 from pages.ui.table import Cell, Column, Row, table
 from pages.ui.view import View
-from pages.ui.words import cause_text, clock, duration, percent
+from pages.ui.words import cause_text, clock, duration, name_text, opening, percent
 
 REPLICA_COLUMNS = (Column("replica"), Column("process"), Column("in flight", "right"), Column("running", "right"), Column("waiting", "right"), Column("KV", "right"), Column("step time"))  # fmt: skip
 MOST_BLOCKS = 256
@@ -107,7 +107,7 @@ def _truth(told: dict[str, Any]) -> None:
 
 def _fault_text(fault: dict[str, Any], told: dict[str, Any]) -> str:
     names = [told["replicas"][i]["instance"] for i in fault.get("replicas") or () if i < len(told["replicas"])]
-    return f"{str(fault['kind']).replace('_', ' ')} on {', '.join(map(str, names)) or 'every replica'}"
+    return f"{name_text(str(fault['kind']))} on {', '.join(map(str, names)) or 'every replica'}"
 
 
 def _incident_text(incident: dict[str, Any]) -> str:
@@ -156,9 +156,7 @@ def _faults(told: dict[str, Any]) -> None:
         for first in range(0, len(kinds), 4):
             for column, fault in zip(st.columns(4, gap="small"), kinds[first : first + 4], strict=False):
                 with column:
-                    if st.button(
-                        str(fault["kind"]).replace("_", " ").capitalize(), key=f"begin_{fault['kind']}", width="stretch"
-                    ):
+                    if st.button(opening(name_text(str(fault["kind"]))), key=f"begin_{fault['kind']}", width="stretch"):
                         simulator_client.begin(str(fault["kind"]), replicas, length)
                         st.rerun(scope="fragment")
                     st.html(tag("div", str(fault["says"]), class_="pw-note"))

@@ -146,6 +146,14 @@ def opening(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+CAPITALS = {word.lower(): word for word in ("KV", "OOM", "CPU", "GPU", "SLO", "API", "HTTP")}
+
+
+def name_text(name: str) -> str:
+    """An identifier as words: kv_window_too_long is 'KV window too long'."""
+    return " ".join(CAPITALS.get(word, word) for word in name.split("_"))
+
+
 def cause_text(cause: str) -> str:
     """A cause in plain words; an unknown one as it is, without underscores."""
-    return CAUSE_WORDS.get(cause, cause.replace("_", " "))
+    return CAUSE_WORDS.get(cause, name_text(cause))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.figures import Figure
+from collectors.figures import Figure, QuantileFigure
+from collectors.latency_picture import Ranking
 from collectors.quantile_values import QuantileInterval
-from pages.ui.words import amount, digits, duration, figure_text, interval_text, percent, seconds
+from pages.ui.latency_view import averaging_text
+from pages.ui.words import amount, digits, duration, figure_text, interval_text, name_text, opening, percent, seconds
 
 
 @pytest.mark.parametrize(
@@ -69,3 +73,19 @@ def test_no_value_is_a_word_and_zero_is_a_number() -> None:
     assert figure_text(Figure("not_in_version", None, "requests", "measured")) == "not in this engine version"
     assert amount(0.38, "ratio") == ("38", "%")
     assert amount(38, "seconds") == ("38", "s")
+
+
+def test_names_read_as_words_and_keep_their_capitals() -> None:
+    assert opening(name_text("kv_window_too_long")) == "KV window too long"
+    assert opening(name_text("oom_at_start")) == "OOM at start"
+    assert name_text("latency_slo") == "latency SLO"
+    assert name_text("num_gpu_blocks") == "num GPU blocks"
+
+
+def test_what_averaging_would_say_is_in_the_units_of_the_table() -> None:
+    p99 = QuantileFigure("value", interval(0.08, 0.1), "seconds")
+    average = Figure("value", 0.117, "seconds", "derived")
+    nothing = Figure("no_data", None, "seconds", "derived")
+    ranking = Ranking("time_to_first_token", "seconds", (), p99, p99, average, average, "")
+    assert averaging_text(ranking) == "A mean of p99s would say 117 ms; the fleet's p99 is 80-100 ms."
+    assert averaging_text(replace(ranking, mean_of_p99s=nothing)) == ""
