@@ -25,8 +25,14 @@ COLUMNS = (
 
 
 def rows(scene: Scene, older_seconds: float = 0.0) -> list[Row]:
-    """The replica table, worst first; `older_seconds` ages an old picture."""
-    return [_row(scene, row, older_seconds) for row in scene.picture.replicas]
+    """The replica table, worst first: what does not serve, then by what waits; `older_seconds` ages an old picture."""
+    first = sorted(scene.picture.replicas, key=lambda row: not _fails(scene, row))
+    return [_row(scene, row, older_seconds) for row in first]
+
+
+def _fails(scene: Scene, row: ReplicaRow) -> bool:
+    state = scene.state(row)
+    return row.scraped != "gone" and state is not None and STATE_LEVELS[state.state] == "bad"
 
 
 def _row(scene: Scene, row: ReplicaRow, older_seconds: float) -> Row:
@@ -36,14 +42,14 @@ def _row(scene: Scene, row: ReplicaRow, older_seconds: float) -> Row:
     p99_late = p99.interval is not None and p99.interval.lo >= limit
     cells = (
         _state_cell(scene, row),
-        Cell("0 s") if row.waiting.value == 0 and row.wait.value is None else _cell(row.wait, scene, "requests_waiting", tone="warn" if late else "", icon="warn" if late else ""),
-        _cell(row.waiting, scene, "requests_waiting"),
+        Cell("0 s") if row.waiting.value == 0 and row.wait.value is None else _cell(row, row.wait, scene, "requests_waiting", tone="warn" if late else "", icon="warn" if late else ""),
+        _cell(row, row.waiting, scene, "requests_waiting"),
         _seats_cell(scene, row),
-        _cell(row.kv_cache_usage, scene, "kv_cache_usage"),
+        _cell(row, row.kv_cache_usage, scene, "kv_cache_usage"),
         _pair(row.prompt_tokens, row.generation_tokens),
         Cell(quantile_text(p99), "muted" if p99.interval is None else "warn" if p99_late else "", note=(p99.note if p99.status != "not_scraped" else "") if p99.interval is None else "; ".join(p99.tainted), doubt=bool(p99.tainted)),
-        _cell(row.preemptions, scene, "preemptions", bare=True),
-        _cell(row.prefix_hit_ratio, scene, "prefix_cache_hits", "prefix_cache_queries", show_note=True),
+        _cell(row, row.preemptions, scene, "preemptions", bare=True),
+        _cell(row, row.prefix_hit_ratio, scene, "prefix_cache_hits", "prefix_cache_queries", show_note=True),
         Cell("unknown" if row.age_seconds is None else duration(row.age_seconds + older_seconds), "muted"),
     )  # fmt: skip
     href = nav.link("replica", **nav.merged(dict(scene.kept), instance=row.key))
@@ -61,8 +67,8 @@ def _state_cell(scene: Scene, row: ReplicaRow) -> Cell:
     return Cell(state_words(state, scene.picture.at_ms), tone, level, state.why if level != "ok" else "")
 
 
-def _cell(figure: Figure, scene: Scene, *signals: str, tone: str = "", icon: str = "", bare: bool = False, show_note: bool = False) -> Cell:  # fmt: skip
-    doubts = tuple(dict.fromkeys((*figure.tainted, *scene.doubts(*signals))))
+def _cell(row: ReplicaRow, figure: Figure, scene: Scene, *signals: str, tone: str = "", icon: str = "", bare: bool = False, show_note: bool = False) -> Cell:  # fmt: skip
+    doubts = tuple(dict.fromkeys((*figure.tainted, *scene.doubts(*signals, row=row))))
     if figure.value is None:
         why = "" if figure.status == "not_scraped" else figure.note  # the state of the row says that already
         return Cell(STATUS_WORDS[figure.status], "muted", note="; ".join(doubts) or why, doubt=bool(doubts))

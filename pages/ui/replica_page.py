@@ -101,15 +101,15 @@ def _head(scene: Scene, row: ReplicaRow) -> None:
 def _tiles(scene: Scene, row: ReplicaRow) -> list[Tile]:
     p99 = row.time_to_first_token_p99
     return [
-        figure_tile("Wait", row.wait, scene.doubts("requests_waiting")),
-        figure_tile("Waiting", row.waiting, scene.doubts("requests_waiting")),
-        figure_tile("KV cache", row.kv_cache_usage, scene.doubts("kv_cache_usage")),
-        figure_tile("Tokens out", row.generation_tokens, scene.doubts("generation_tokens")),
-        figure_tile("Prefix hits", row.prefix_hit_ratio, scene.doubts("prefix_cache_hits", "prefix_cache_queries")),
-        figure_tile("Finished", row.finished, scene.doubts("requests_finished")),
-        figure_tile("Arriving", row.arrivals, scene.doubts("time_to_first_token")),
-        figure_tile("Preemptions", row.preemptions, scene.doubts("preemptions")),
-        figure_tile("Tokens in", row.prompt_tokens, scene.doubts("prompt_tokens")),
+        figure_tile("Wait", row.wait, scene.doubts("requests_waiting", row=row)),
+        figure_tile("Waiting", row.waiting, scene.doubts("requests_waiting", row=row)),
+        figure_tile("KV cache", row.kv_cache_usage, scene.doubts("kv_cache_usage", row=row)),
+        figure_tile("Tokens out", row.generation_tokens, scene.doubts("generation_tokens", row=row)),
+        figure_tile("Prefix hits", row.prefix_hit_ratio, scene.doubts("prefix_cache_hits", "prefix_cache_queries", row=row)),
+        figure_tile("Finished", row.finished, scene.doubts("requests_finished", row=row)),
+        figure_tile("Arriving", row.arrivals, scene.doubts("time_to_first_token", row=row)),
+        figure_tile("Preemptions", row.preemptions, scene.doubts("preemptions", row=row)),
+        figure_tile("Tokens in", row.prompt_tokens, scene.doubts("prompt_tokens", row=row)),
         Tile("TTFT p99", quantile_text(p99), "", "", np.full(1, np.nan), "muted" if p99.interval is None else "", note=p99.note),
     ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from pages.ui.memory_view import device_bar, fix_text, verdict_card
 from pages.ui.story_view import lanes_of
 from runbooks.diagnosis import diagnose
 from runbooks.timeline import Episode, Timeline
+from runbooks.verdicts import LawFinding, Place, Where
 from tests.pages.conftest import INSIDE_MS
 
 QUIET_MS = INSIDE_MS - 60_000
@@ -63,6 +65,34 @@ def test_tiles_name_what_they_compare_with(incident: Scene) -> None:
     assert told["Wait now, worst"].kind == "derived"
     assert "arriving" in told["Finished"].unit
     assert told["Preemptions"].value == "0"  # zero is a value
+
+
+def with_broken_law(scene: Scene, where: Where) -> Scene:
+    assert scene.found is not None
+    law = LawFinding("frozen", "broken", where, "nothing moves", ("requests_waiting",))
+    return replace(scene, found=replace(scene.found, laws=(law,)))
+
+
+def test_a_broken_law_of_one_replica_casts_no_doubt_on_the_row_of_another(incident: Scene) -> None:
+    keys = [row.key for row in incident.picture.replicas]
+    assert len(keys) > 1
+    waiting = 2
+    one = {
+        row.name: row.cells[waiting].doubt
+        for row in rows(with_broken_law(incident, Where("rank", (Place(keys[1], "0"),))))
+    }
+    assert one == {key: key == keys[1] for key in keys}
+    assert all(row.cells[waiting].doubt for row in rows(with_broken_law(incident, Where("fleet", ()))))
+    told = {tile.label: tile for tile in tiles(with_broken_law(incident, Where("replica", (Place(keys[1]),))))}
+    assert told["Waiting"].doubt  # a sum over the fleet holds the doubtful one
+
+
+def test_a_replica_that_makes_no_progress_stands_first(quiet: Scene) -> None:
+    last = quiet.picture.replicas[-1].key
+    assert quiet.found is not None
+    stalled = tuple(replace(s, state="stalled") if s.place.instance == last else s for s in quiet.found.replicas)
+    assert rows(replace(quiet, found=replace(quiet.found, replicas=stalled)))[0].name == last
+    assert [row.name for row in rows(quiet)] == [row.key for row in quiet.picture.replicas]
 
 
 def test_the_chart_shows_what_the_picture_holds(incident: Scene) -> None:
