@@ -48,6 +48,14 @@ def test_a_walk_where_no_sample_is_never_ends_healthy(runbook_id: str) -> None:
     assert " on  at " not in walked.to_text()
 
 
+def test_an_empty_source_is_not_taken_for_a_server_without_statistics() -> None:
+    empty = EmbeddedSource(Blocks(), name="empty", clock=lambda: 1_700_000_000_000)
+    walked = walk("metrics_missing", empty, 1_700_000_000_000, SETTINGS)
+    assert walked.outcome.id == "nothing"
+    assert "restart" not in walked.to_text().lower()
+    assert named(walked, "held").finding == "no"
+
+
 def test_a_real_queue_is_walked_to_its_cause() -> None:
     source, wrapper = recorded(real("b_waiting_growth"))
     at_ms = instant(wrapper, 93)
