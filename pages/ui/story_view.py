@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pages.ui.lanes import Lane, Span
-from pages.ui.words import cause_text
+from pages.ui.words import cause_text, name_text
 from runbooks.timeline import Episode, Timeline
 
 STATE_TONES = {"stalled": "bad", "down": "bad", "stale": "warn", "unknown": "quiet"}
@@ -21,7 +21,7 @@ def lanes_of(told: Timeline) -> list[Lane]:
 
 
 def _lane(episode: Episode) -> str:
-    words = {"verdict": cause_text(episode.id), "anomaly": f"detector: {episode.id.replace('_', ' ')}", "check": f"check: {episode.id.replace('_', ' ')}", "state": f"state: {episode.id}"}  # fmt: skip
+    words = {"verdict": cause_text(episode.id), "anomaly": f"detector: {name_text(episode.id)}", "check": f"check: {name_text(episode.id)}", "state": f"state: {episode.id}"}  # fmt: skip
     return f"{words[episode.kind]} · {episode.place}" if episode.place else words[episode.kind]
 
 

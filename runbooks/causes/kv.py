@@ -125,7 +125,8 @@ def _thrashes(reading: Reading) -> Suspicion | None:
     several = hidden >= reading.limits("kv_pressure", "hidden_preemptions")
     if not (preempting or slow or several):
         return None
-    evidence = [f"KV usage between {reading.gauge('kv_cache_usage').min():.0%} and {reading.kv_max:.0%}"]
+    least = reading.gauge("kv_cache_usage").min()
+    evidence = [f"KV usage reached {reading.kv_max:.0%} in the recent window, {least:.0%} at the least"]
     if counted > 0:
         evidence.append(f"{counted:.0f} preemptions for {finished:.0f} finished requests in the recent window")
     if hidden:
