@@ -168,12 +168,14 @@ def import_(file: Path, out: Annotated[Path, typer.Option("--out")]) -> None:
 def export(
     capsule: Path,
     file: Path,
-    to: Annotated[str, typer.Option("--to", help="openmetrics, parquet, prometheus-json or victoriametrics")],
+    to: Annotated[str, typer.Option("--to", help="openmetrics, parquet, prometheus-json or victoria-metrics")],
 ) -> None:
     """Write an incident file in another program's format."""
     with one_line_errors():
-        from collectors.convert import export_capsule
+        from collectors.convert import FORMATS, export_capsule
 
+        if to.replace("victoriametrics", "victoria-metrics") not in FORMATS:
+            fail(f"--to {to!r}: formats are {', '.join(FORMATS)}", 2)
         print(export_capsule(capsule, to, file))
 
 
@@ -226,6 +228,7 @@ def ledger(
             print_json(answer)
         else:
             print(ledger_text(answer))
+        raise typer.Exit(0 if answer["class"] == "not_memory" and answer["line"] is None else 1)
 
 
 @app.command()
@@ -243,6 +246,7 @@ def admission(
             print_json(answer)
         else:
             print(admission_text(answer))
+        raise typer.Exit(1 if answer["requests"] or answer["class"] == "undetermined" else 0)
 
 
 @app.command()
@@ -293,12 +297,21 @@ def serve_api_(
 
 
 @app.command()
-def doctor(source: Annotated[str | None, typer.Option()] = None, config: ConfigOption = None) -> None:
+def doctor(
+    source: Annotated[
+        str | None,
+        typer.Option(help="A URL, a name from the config file, or a capsule; default: every configured source."),
+    ] = None,
+    config: ConfigOption = None,
+    scope: ScopeOption = None,
+) -> None:
     """What was found, what is missing, which config line mends it."""
     with one_line_errors():
         from collectors.doctor import doctor as examine
 
-        findings = examine(source, load_settings(config))
+        settings = load_settings(config)
+        chosen = {**settings.scope, **scope_of(scope)}
+        findings = examine(source, settings.model_copy(update={"scope": chosen}))
         for finding in findings:
             print(finding)
         raise typer.Exit(1 if any(finding.severity == "error" for finding in findings) else 0)

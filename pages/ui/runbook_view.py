@@ -55,7 +55,10 @@ def numbers_html(numbers: Sequence[Number]) -> Markup:
                 "div",
                 tag("span", number.label),
                 tag("b", number.words),
-                tag("small", number.kind + (f": {number.note}" if number.note and number.words != "not configured" else "")),
+                tag(
+                    "small",
+                    number.kind + (f": {number.note}" if number.note and number.words != "not configured" else ""),
+                ),
                 class_="pw-number",
             )
             for number in numbers

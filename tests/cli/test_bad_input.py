@@ -225,3 +225,13 @@ def test_logs_from_standard_input() -> None:
     result = run("admission", "--json", stdin='{"error": {"message": "The model `x` does not exist.", "code": 404}}')
     assert json.loads(result.stdout)["class"] == "model_not_found"
     one_line(run("ledger", "/no/such/file"))
+
+
+def test_exit_codes_tell_whether_something_was_found(tmp_path: Path, capsule: Path) -> None:
+    healthy = "(EngineCore_DP0 pid=1) INFO 10-14 09:12:16 [core.py:210] init engine (profile, create kv cache, warmup model) took 31.42 seconds\n"
+    assert run("ledger", "-", "--json", stdin=healthy).exit_code == 0
+    assert run("ledger", "-", stdin="ValueError: No available memory for the cache blocks.\n").exit_code == 1
+    assert run("ledger", "-", stdin="nothing of a log\n").exit_code == 1
+    assert run("admission", "-", stdin="The model `x` does not exist.").exit_code == 1
+    one_line(run("export", str(capsule), "--to", "stone", str(tmp_path / "o")), 2)
+    assert run("doctor", "--source", str(capsule), "--scope", "job=nobody").exit_code == 1
