@@ -13,8 +13,10 @@ from collectors.capsule import Capsule, CapsuleSource
 from collectors.figures import Line, Panel
 from collectors.fleet import fleet_picture
 from collectors.fleet_picture import FleetPicture
+from collectors.instants import parse_instant_ms
 from collectors.latency import latency_picture
 from collectors.latency_picture import LatencyPicture
+from collectors.manifest import Manifest
 from collectors.refresh import PictureCache, quantised_ms
 from collectors.scope import ScopedSource
 from collectors.settings import Settings
@@ -61,7 +63,21 @@ def extent_of(capsule: Capsule) -> Extent:
     """First and last instant of a recording, and the time between its scrapes."""
     manifest = capsule.manifest
     intervals = [replica.scrape_interval_ms for replica in manifest.replicas if replica.scrape_interval_ms > 0]
-    return Extent(manifest.window.start_ms, manifest.window.end_ms, min(intervals, default=15_000))
+    return Extent(
+        manifest.window.start_ms, manifest.window.end_ms, min(intervals, default=15_000), _judged_at_ms(manifest)
+    )
+
+
+def _judged_at_ms(manifest: Manifest) -> int | None:
+    """Where a judged recording opens: in the middle of what was said longest. A manifest comes from outside, so a wrong instant is none."""
+    judged = manifest.diagnosis.get("at")
+    verdicts = manifest.diagnosis.get("verdicts")
+    if not isinstance(judged, str) or not isinstance(verdicts, list) or not verdicts:
+        return None
+    try:
+        return parse_instant_ms(judged)
+    except ValueError:
+        return None
 
 
 MOST_HELD = 16

@@ -269,4 +269,4 @@ def calm(found: Diagnosis, old: str = "") -> None:
     looked = tag(
         "span", f"{kept} checks kept, {broken} broken, {len(found.replicas)} ranks looked at.", class_="pw-muted"
     )
-    states.line(level, f"{old} nothing wrong found." if old else "Nothing wrong found.", looked)
+    states.line(level, f"{old} no incident." if old else "No incident now.", looked)

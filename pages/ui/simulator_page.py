@@ -129,7 +129,7 @@ def _conclusion(here: View) -> None:
             "div",
             tag("h4", icon("warn" if wrong else "ok"), "What pagewatch concluded"),
             tag("div", f"From the metrics alone, at {format_instant(here.at_ms)}.", class_="pw-sub"),
-            facts_html([("Causes", lines or "nothing wrong found")]),
+            facts_html([("Causes", lines or "no incident now")]),
             class_="pw-card",
             data_tone="warn" if wrong else "ok",
         )

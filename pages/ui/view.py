@@ -31,11 +31,13 @@ _BACK_TO_LIVE = "pw_back_to_live"
 
 @dataclass(frozen=True)
 class Extent:
-    """First and last instant of a recording and the time between its scrapes."""
+    """First and last instant of a recording, the time between its scrapes, and where its cursor stands when nobody has moved it."""
 
     start_ms: int
     end_ms: int
     scrape_ms: int
+    opens_ms: int | None = None
+    """The instant that the recording was judged at, in the middle of its incident; None: the end."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,9 @@ def _cursor(at: int | None, now_ms: int, extent: Extent, play: Mapping[str, Any]
     if play:
         at = int(play["from_ms"] + (now_ms - play["since_ms"]) * play["speed"])
         at -= (at - extent.start_ms) % extent.scrape_ms
-    return max(extent.start_ms, min(extent.end_ms, extent.end_ms if at is None else at))
+    if at is None:
+        at = extent.end_ms if extent.opens_ms is None else extent.opens_ms
+    return max(extent.start_ms, min(extent.end_ms, at))
 
 
 def settle(page: str = "") -> None:

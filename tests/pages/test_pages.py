@@ -82,7 +82,7 @@ def test_an_anomaly_leads_to_its_runbook_at_that_instant_and_place(bench: Bench)
 
 def test_before_the_incident_the_strip_is_calm(bench: Bench) -> None:
     at = opened("fleet.py", at=BEFORE)
-    assert "Nothing wrong found." in html(at)
+    assert "No incident now." in html(at)
     assert not [element for element in at.get("page_link") if element.proto.label == "Open runbook"]
 
 
@@ -301,7 +301,7 @@ def test_a_scope_stands_in_every_query_and_in_every_link(bench: Bench) -> None:
     assert not at.exception
     assert [row["name"] for row in cells(at)] == ["127.0.0.1:8001"]
     assert "only job=batch" in bar(at)["facts"]
-    assert "Nothing wrong found." in html(at)  # the incident is on the other one
+    assert "No incident now." in html(at)  # the incident is on the other one
     assert "scope=job%3Dbatch" in cells(at)[0]["href"]
     again = opened("fleet.py", scope="job=batch")
     assert [row["name"] for row in cells(again)] == ["127.0.0.1:8001"]
@@ -319,7 +319,7 @@ def test_an_incident_that_is_over_stays_on_the_time_axes(bench: Bench) -> None:
         bench.clock.now_ms = INSIDE_MS - 40_000 + step * 1000
         data.diagnosis(data.view_of({}, None))
     at = opened("fleet.py")
-    assert "Nothing wrong found." in html(at)
+    assert "No incident now." in html(at)
     bands = [mark for mark in panels(at)["Waiting"]["marks"] if mark["tone"] == "muted" and not mark["line"]]
     assert [mark["label"] for mark in bands] in (["seats full"], ["overload"])
     assert bands[0]["to_ms"] < bench.clock.now_ms

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.instants import format_instant
-from pages.ui.view import POINTS, SPANS_MS, Extent, read
+from pages.ui.view import POINTS, SPANS_MS, Extent, _cursor, read
 
 NOW = 1_796_006_300_000
 RECORDING = Extent(NOW - 180_000, NOW, 2000)
@@ -69,3 +69,11 @@ def test_what_cannot_be_read_is_named() -> None:
     assert "at:" in read({"at": "soon"}, NOW, None).mistake
     assert "range:" in read({"range": "soon"}, NOW, None).mistake
     assert "31 days" in read({"from": "0", "to": "1796006300"}, NOW, None).mistake
+
+
+def test_a_judged_recording_opens_inside_its_incident_until_somebody_moves_the_cursor() -> None:
+    judged = Extent(NOW - 180_000, NOW, 2000, opens_ms=NOW - 60_000)
+    assert _cursor(None, NOW, judged, None) == NOW - 60_000
+    assert _cursor(NOW - 90_000, NOW, judged, None) == NOW - 90_000
+    assert _cursor(None, NOW, RECORDING, None) == NOW
+    assert _cursor(None, NOW, Extent(NOW - 180_000, NOW, 2000, opens_ms=NOW + 10**9), None) == NOW
