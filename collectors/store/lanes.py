@@ -29,12 +29,10 @@ class Lane:
         self.last_ms = -(2**62)
         self._resting: list[int] = []
         self._free: list[int] = []
-        self.rows_seen = 0
-        """Rows ever appended: with `amended` it tells a cache whether what it read is still all there is."""
-        self.amended = 0
         self.closed = False
         """Nothing is appended any more."""
-        self._state: tuple[tuple[Chunk, ...], OpenRows] = ((), OpenRows.room_for(len(self.sids), 16))
+        self._now = Snapshot((), OpenRows.room_for(len(self.sids), 16), 0, 0, 0)
+        """Replaced as a whole by every change, so that rows and their count are never seen apart."""
 
     # ---- writing
 
@@ -63,7 +61,7 @@ class Lane:
 
     def append(self, t_ms: int, columns: Columns, values: Floats, special: bool) -> None:
         """Add a row at `t_ms` > last_ms. `special`: some value is a staleness marker."""
-        chunks, head = self._state
+        chunks, head = self._now.chunks, self._now.head
         if head.rows >= SEAL_ROWS:
             chunks, head = self._seal(chunks, head)
         width = len(self.sids)
@@ -84,12 +82,11 @@ class Lane:
             head.special[columns[bits_of(values) == np.uint64(STALE_BITS)]] = True
         head.rows = row + 1
         self.last_ms = t_ms
-        self._state = (chunks, head)
-        self.rows_seen += 1
+        self._publish(chunks, head, added=1)
 
     def last_row(self, columns: Columns) -> Floats:
         """The values of the newest row, NO_SAMPLE where a column has none."""
-        chunks, head = self._state
+        chunks, head = self._now.chunks, self._now.head
         out = np.full(len(columns), NO_SAMPLE)
         if head.rows:
             known = columns < len(head.values)
@@ -100,13 +97,12 @@ class Lane:
 
     def amend_last(self, columns: Columns, values: Floats) -> None:
         """Fill empty cells of the newest row (which is open)."""
-        chunks, head = self._state
+        chunks, head = self._now.chunks, self._now.head
         if len(self.sids) > len(head.values):
             head = head.widened(len(self.sids), len(head.times_ms))
         head.values[columns, head.rows - 1] = values
         head.special[columns] = special_rows(head.values[columns, : head.rows])
-        self._state = (chunks, head)
-        self.amended += 1
+        self._publish(chunks, head, amended=True)
 
     def load(self, times_ms: Int64s, values: Floats) -> None:
         """Bulk rows for all columns of a new lane: `values` (columns, rows), times strictly increasing."""
@@ -119,23 +115,21 @@ class Lane:
         if rest:
             # What ends a load seldom grows again: packed as it is.
             chunks.append(sealed(times_ms[full:], values[:, full:]))
-        self._state = (tuple(chunks), OpenRows.room_for(0, 1))
+        self._publish(tuple(chunks), OpenRows.room_for(0, 1), added=len(times_ms))
         self.closed = True
         self.last_ms = int(times_ms[-1])
-        self.rows_seen += len(times_ms)
 
     def close(self) -> None:
         """Seal what lies open: nothing will be appended any more."""
-        chunks, head = self._state
+        chunks, head = self._now.chunks, self._now.head
         if head.rows:
             chunks, _ = self._seal(chunks, head)
-        self._state = (chunks, OpenRows.room_for(0, 1))
-        self.amended += 1
+        self._publish(chunks, OpenRows.room_for(0, 1), amended=True)
         self.closed = True
 
     def extend(self, columns: Columns, times_ms: Int64s, values: Floats) -> None:
         """Bulk rows after `last_ms` for some columns: `values` (len(columns), rows), times strictly increasing."""
-        chunks, head = self._state
+        chunks, head = self._now.chunks, self._now.head
         if head.rows:
             chunks, head = self._seal(chunks, head)
         added: list[Chunk] = []
@@ -144,9 +138,12 @@ class Lane:
             wide = np.full((len(self.sids), len(times_ms[part])), NO_SAMPLE)
             wide[columns] = values[:, part]
             added.append(sealed(times_ms[part], wide))
-        self._state = ((*chunks, *added), OpenRows.room_for(len(self.sids), 16))
+        self._publish((*chunks, *added), OpenRows.room_for(len(self.sids), 16), added=len(times_ms))
         self.last_ms = int(times_ms[-1])
-        self.rows_seen += len(times_ms)
+
+    def _publish(self, chunks: tuple[Chunk, ...], head: OpenRows, *, added: int = 0, amended: bool = False) -> None:
+        was = self._now
+        self._now = Snapshot(chunks, head, head.rows, was.rows_seen + added, was.amended + amended)
 
     def _seal(self, chunks: tuple[Chunk, ...], head: OpenRows) -> tuple[tuple[Chunk, ...], OpenRows]:
         chunk = sealed(head.times_ms[: head.rows], head.values[: len(self.sids), : head.rows])
@@ -156,7 +153,7 @@ class Lane:
         """Drop sealed chunks, and an open matrix, that end before `t_ms`; the series that hold nothing any more."""
         self._free += self._resting
         self._resting = []
-        chunks, head = self._state
+        chunks, head = self._now.chunks, self._now.head
         kept = tuple(c for c in chunks if c.times_ms[-1] >= t_ms)
         first_open = int(np.searchsorted(head.times_ms[: head.rows], t_ms))
         if first_open == head.rows or first_open > head.rows // 2:
@@ -168,10 +165,9 @@ class Lane:
             shorter.special[:] = special_rows(shorter.values[:, :rest])
             shorter.rows = rest
             head = shorter
-        if len(kept) == len(chunks) and head is self._state[1]:
+        if len(kept) == len(chunks) and head is self._now.head:
             return set()
-        self._state = (kept, head)
-        self.amended += 1
+        self._publish(kept, head, amended=True)
         return self._without_samples(kept, head)
 
     def _without_samples(self, chunks: tuple[Chunk, ...], head: OpenRows) -> set[int]:
@@ -186,39 +182,37 @@ class Lane:
 
     def extent_ms(self) -> tuple[int, int] | None:
         """First and last time of the lane."""
-        chunks, head = self._state
+        chunks, head = self._now.chunks, self._now.head
         if chunks:
             return int(chunks[0].times_ms[0]), self.last_ms
         return (int(head.times_ms[0]), self.last_ms) if head.rows else None
 
     @property
     def rows(self) -> int:
-        chunks, head = self._state
+        chunks, head = self._now.chunks, self._now.head
         return sum(len(c.times_ms) for c in chunks) + head.rows
 
     @property
     def nbytes(self) -> int:
-        chunks, head = self._state
+        chunks, head = self._now.chunks, self._now.head
         return sum(c.nbytes for c in chunks) + head.values.nbytes + head.times_ms.nbytes
 
     @property
     def rows_open(self) -> int:
         """Rows in the open matrix: the newest row can be filled in only while it lies there."""
-        return self._state[1].rows
+        return self._now.rows
 
     @property
     def sample_count(self) -> int:
         """Samples held, markers included."""
-        chunks, head = self._state
+        chunks, head = self._now.chunks, self._now.head
         return sum(c.sample_count for c in chunks) + int(
             (bits_of(head.values[:, : head.rows]) != np.uint64(NO_SAMPLE_BITS)).sum()
         )
 
     def snapshot(self) -> Snapshot:
         """The lane as it is now, to be read from."""
-        seen, amended = self.rows_seen, self.amended  # first: a row too many below is found out, one too few is not
-        chunks, head = self._state
-        return Snapshot(chunks, head, head.rows, seen, amended)
+        return self._now
 
     def read(self, columns: Columns, start_ms: int, end_ms: int, cache: DecodedCache) -> Piece | None:
         """Samples of columns with start_ms <= t <= end_ms; None when the lane has no row there."""

@@ -54,7 +54,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Sealed chunks, the open matrix and how many of its rows were there. `rows_seen` and `amended` as in Lane."""
+    """Sealed chunks, the open matrix and how many of its rows were there.
+
+    `rows_seen` (rows ever appended) and `amended` (changes of what was there) tell whether two snapshots hold the same.
+    """
 
     chunks: tuple[Chunk, ...]
     head: OpenRows

@@ -27,8 +27,11 @@ class Touch:
     until_ms: int
 
     def holds(self, now: Snapshot) -> bool:
-        """Whether reading from a later snapshot of the lane would give the same samples."""
-        if now.amended != self.amended:
+        """Whether reading from that snapshot of the lane would give the same samples.
+
+        The snapshot may be the earlier one: another query, begun later, can have left the entry.
+        """
+        if now.amended != self.amended or now.rows_seen < self.rows_seen:
             return False
         if now.rows_seen == self.rows_seen:
             return True

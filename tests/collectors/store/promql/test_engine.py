@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from collectors.model import STALE, Samples, Window
 from collectors.store.blocks import Blocks
+from collectors.store.lanes import Lane
 from collectors.store.promql import Engine, Limits, PromQLError
+from collectors.store.promql.memo import Entry
+from collectors.store.snapshots import Snapshot
 
 MINUTE = 60_000
 
@@ -244,3 +248,27 @@ def test_values_that_count_values_makes_labels_of() -> None:
 def test_a_long_chain_is_evaluated() -> None:
     engine = Engine(counting(1, 1))
     assert engine.instant(" + ".join(["vector(1)"] * 300), 0).data()["result"][0]["value"][1] == "300"
+
+
+def test_a_query_never_takes_what_a_later_one_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a query is between its two selectors a scrape comes in and another query reads it: both sides stay whole."""
+    blocks = Blocks()
+    series = [{"__name__": name, "instance": "a"} for name in ("x", "y")]
+    for t_ms in range(0, 10_000, 1000):
+        blocks.append("a", t_ms, series, [1.0, 1.0])
+    engine = Engine(blocks)
+    outer = "count_over_time(x[1m]) - ignoring() count_over_time(y[1m])"
+    get, asked = engine.memo.get, 0
+
+    def interrupted(key: object, generation: int, snapshot: Callable[[Lane], Snapshot]) -> Entry | None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            blocks.append("a", 10_000, series, [1.0, 1.0])
+            assert values(engine, "count_over_time(y[1m])", 20_000) == {"a": "11"}
+        return get(key, generation, snapshot)
+
+    monkeypatch.setattr(engine.memo, "get", interrupted)
+    assert values(engine, outer, 20_000) == {"a": "0"}
+    assert asked > 2
+    assert values(engine, "count_over_time(y[1m])", 20_000) == {"a": "11"}
