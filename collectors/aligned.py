@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collectors.figures import Panel, QuantilePanel
+from collectors.figures import Figure, Line, Panel, QuantilePanel
 from collectors.fleet import fleet_picture
 from collectors.fleet_picture import FleetPicture
 from collectors.model import Floats, Int64s, Window
@@ -33,11 +33,19 @@ class AlignedSide:
     known_steps: int
     panels: tuple[Panel, ...]
     quantile_panels: tuple[QuantilePanel, ...]
+    fleet: tuple[Panel, ...]
+    """One line for the whole fleet each: waiting, running, kv_cache_usage (the fullest rank), preemptions."""
     picture: FleetPicture | None
     """The side at its last known step; None where nothing of the window has happened yet."""
 
     def panel(self, panel_id: str) -> Panel | None:
         return next((panel for panel in self.panels if panel.id == panel_id), None)
+
+    def of_fleet(self, panel_id: str) -> Panel | None:
+        return next((panel for panel in self.fleet if panel.id == panel_id), None)
+
+    def quantiles(self, panel_id: str) -> QuantilePanel | None:
+        return next((panel for panel in self.quantile_panels if panel.id == panel_id), None)
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,7 @@ def _side(side: Side, settings: Settings, offsets_ms: Int64s, step_ms: int) -> A
     whole = Window(side.zero_ms + int(offsets_ms[0]), side.zero_ms + int(offsets_ms[-1]), step_ms)
     known = int((whole.times_ms() <= side.source.now_ms()).sum())
     if known < 2:
-        return AlignedSide(name, side.zero_ms, 0, (), (), None)
+        return AlignedSide(name, side.zero_ms, 0, (), (), (), None)
     seen = Window(whole.start_ms, whole.start_ms + (known - 1) * step_ms, step_ms)
     picture = fleet_picture(side.source, seen, settings)
     gauges = (picture.waiting, picture.running, picture.kv_cache_usage, picture.flow)
@@ -78,8 +86,31 @@ def _side(side: Side, settings: Settings, offsets_ms: Int64s, step_ms: int) -> A
         known,
         tuple(_longer(panel, whole) for panel in gauges),
         tuple(replace(panel, window=whole, series=_longer_series(panel.series, whole.steps)) for panel in quantiles),
+        _fleet_panels(picture, whole),
         picture,
     )
+
+
+def _fleet_panels(picture: FleetPicture, whole: Window) -> tuple[Panel, ...]:
+    totals = picture.totals
+    return tuple(
+        _fleet_panel(panel_id, figure, whole, rate_window_ms)
+        for panel_id, figure, rate_window_ms in (
+            ("waiting", totals.waiting, 0),
+            ("running", totals.running, 0),
+            ("kv_cache_usage", totals.worst_kv_cache_usage, 0),
+            ("preemptions", totals.preemptions, picture.flow.rate_window_ms),
+        )
+    )
+
+
+def _fleet_panel(panel_id: str, told: Figure, whole: Window, rate_window_ms: int) -> Panel:
+    history = told.history
+    if history is None or not np.isfinite(history).any():
+        status = told.status if told.status != "value" else "no_data"
+        return Panel(panel_id, told.unit, whole, (), told.promql, status, told.note, told.tainted, rate_window_ms)
+    line = Line("fleet", _padded(history, whole.steps), told.evidence)
+    return Panel(panel_id, told.unit, whole, (line,), told.promql, tainted=told.tainted, rate_window_ms=rate_window_ms)
 
 
 def _longer(panel: Panel, whole: Window) -> Panel:

@@ -55,7 +55,7 @@ def fleet_totals(
         waiting=_gauge(series, series.waiting, "requests", "requests_waiting"),
         running=_gauge(series, series.running, "requests", "requests_running"),
         seats=_sum(rows, lambda row: row.seats),
-        worst_kv_cache_usage=_with_earlier(kv, series, series.worst_kv) if kv.known else kv,
+        worst_kv_cache_usage=_with_past(kv, series, series.worst_kv),
         worst_kv_key=kv_key,
         prompt_tokens=_rate(series, "prompt_tokens", "tokens/s", "prompt_tokens"),
         generation_tokens=_rate(series, "generation_tokens", "tokens/s", "generation_tokens"),
@@ -88,6 +88,13 @@ def _with_earlier(told: Figure, series: FleetSeries, line: Floats, factor: float
     return replace(told, earlier=value, earlier_ms=back * series.step_ms, history=line * factor)
 
 
+def _with_past(told: Figure, series: FleetSeries, line: Floats, factor: float = 1.0) -> Figure:
+    """With its history, which a figure that has no value now has too; with what it was before where there is something to compare."""
+    if told.known:
+        return _with_earlier(told, series, line, factor)
+    return replace(told, history=line * factor) if np.isfinite(line).any() else told
+
+
 def _told(
     series: FleetSeries, query: tuple[str, ...], line: Floats, unit: str, signal: str, factor: float = 1.0, **words: str
 ) -> Figure:
@@ -102,8 +109,7 @@ def _told(
         missing_note=why,
         **words,
     )
-    if told.known:
-        told = _with_earlier(told, series, line, factor)
+    told = _with_past(told, series, line, factor)
     for reason in (reason for name in query for reason in series.tainted.get(name, ())):
         told = told.with_taint(reason)
     return told

@@ -30,7 +30,7 @@ def scene_of(here: View) -> Scene | None:
     kept = view.kept()
     slots = data.slots_of(here, [row.key for row in seen.value.replicas])
     told = story.told(here.source_key) if here.mode == "replay" else data.lived(here)
-    marks = marks_of(seen.value, found, kept, here.at_ms)
+    marks = marks_of(seen.value, found, kept, here.at_ms, told if isinstance(told, Timeline) else None)
     if isinstance(told, Timeline):
         marks = (*past_of(told, found, seen.value.window, kept), *marks)
     return Scene(seen.value, found, data.settings(), slots, here.axis, kept, marks)

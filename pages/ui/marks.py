@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 
@@ -12,15 +13,18 @@ from collectors.model import Window
 from pages.ui import nav
 from pages.ui.charts import Mark
 from pages.ui.words import cause_text
-from runbooks.timeline import Episode, Timeline
+from runbooks.timeline import Band, Timeline
 from runbooks.verdicts import Diagnosis
 
 MOST = 6
 
 
-def marks_of(picture: FleetPicture, found: Diagnosis | None, kept: Mapping[str, str], at_ms: int) -> tuple[Mark, ...]:
-    """What holds now, since when, and which replica restarted inside the window."""
+def marks_of(
+    picture: FleetPicture, found: Diagnosis | None, kept: Mapping[str, str], at_ms: int, told: Timeline | None = None
+) -> tuple[Mark, ...]:
+    """What holds now, since when (as was said when it was first shown), and which replica restarted inside the window."""
     marks: list[Mark] = []
+    running = {band.id: band.from_ms for band in _bands(told, picture.window) if band.to_ms >= at_ms}
     if found is not None:
         for verdict in found.verdicts:
             if verdict.cause == "healthy" or verdict.since_ms is None or len(marks) >= MOST:
@@ -36,35 +40,39 @@ def marks_of(picture: FleetPicture, found: Diagnosis | None, kept: Mapping[str, 
                 ),
             )
             tone = "bad" if any(a.severity == "page" and a.cause == verdict.cause for a in found.anomalies) else "warn"
-            marks.append(
-                Mark(cause_text(verdict.cause), verdict.since_ms, None, tone, href=href if verdict.runbook else "")
-            )
+            began = min(verdict.since_ms, running.get(verdict.cause, verdict.since_ms))
+            marks.append(Mark(cause_text(verdict.cause), began, None, tone, href=href if verdict.runbook else ""))
     return (*marks, *starts_of(picture, kept))
 
 
 def past_of(told: Timeline, found: Diagnosis | None, window: Window, kept: Mapping[str, str]) -> tuple[Mark, ...]:
-    """Verdicts that held inside the window and are over; nothing that the instant could not know."""
-    running = {(verdict.cause, str(verdict.where)) for verdict in (found.verdicts if found is not None else ())}
-    over: list[tuple[Episode, int]] = []
-    for episode in told.of("verdict"):
-        to_ms = min(episode.to_ms, window.end_ms)
-        still = (episode.id, episode.place) in running and episode.to_ms >= window.end_ms
-        inside = episode.from_ms <= window.end_ms and to_ms >= window.start_ms
-        if (
-            inside
-            and not still
-            and episode.confidence != "undetermined"
-            and to_ms - episode.from_ms >= 2 * window.step_ms
-        ):
-            over.append((episode, to_ms))
-    longest = max(over, key=lambda pair: pair[1] - pair[0].from_ms, default=None)
+    """Causes that held inside the window and are over; nothing that the instant could not know."""
+    running = {verdict.cause for verdict in (found.verdicts if found is not None else ())}
+    over = [
+        band
+        for band in _bands(told, window)
+        if not (band.id in running and band.to_ms >= window.end_ms - _apart_ms(told, window))
+        and band.to_ms >= window.start_ms
+        and band.to_ms - band.from_ms >= 2 * window.step_ms
+    ]
+    longest = max(over, key=lambda band: band.to_ms - band.from_ms, default=None)
     return tuple(
         Mark(
-            cause_text(episode.id), episode.from_ms, to_ms, "muted", line=longest is not None and episode is not longest[0],
-            href=nav.link("diagnose", **nav.merged(dict(kept), at=format_instant(to_ms))),
+            cause_text(band.id), band.from_ms, band.to_ms, "muted", line=band is not longest,
+            href=nav.link("diagnose", **nav.merged(dict(kept), at=format_instant(band.to_ms))),
         )
-        for episode, to_ms in over[-MOST:]
+        for band in over[-MOST:]
     )  # fmt: skip
+
+
+def _bands(told: Timeline | None, window: Window) -> tuple[Band, ...]:
+    return told.bands(window.end_ms, _apart_ms(told, window)) if told is not None else ()
+
+
+def _apart_ms(told: Timeline, window: Window) -> int:
+    """A silence of two judged instants, or one that no chart of this step could show, is none."""
+    looked = min((b - a for a, b in pairwise(told.at_ms)), default=0)
+    return 2 * max(window.step_ms, looked)
 
 
 def starts_of(picture: FleetPicture, kept: Mapping[str, str]) -> tuple[Mark, ...]:

@@ -93,8 +93,41 @@ def test_a_side_whose_window_has_not_begun_is_empty_and_the_other_stands() -> No
         before_ms=MINUTE_MS,
         after_ms=MINUTE_MS,
     ).sides
-    assert (ahead.known_steps, ahead.panels, ahead.picture) == (0, (), None)
+    assert (ahead.known_steps, ahead.panels, ahead.fleet, ahead.picture) == (0, (), (), None)
     assert there.panel("running") is not None
+
+
+def test_the_fleet_lines_are_sums_and_the_fullest_rank_of_the_replicas_lines() -> None:
+    capsule = shipped("seats_full")
+    window = capsule.manifest.window
+    zero = window.start_ms + 60_000
+    around = {"before_ms": 60_000, "after_ms": window.end_ms - zero}
+    (side,) = aligned([Side(CapsuleSource(capsule), zero)], SETTINGS, step_ms=5_000, **around).sides
+    for panel_id, fold in (("waiting", np.nansum), ("running", np.nansum), ("kv_cache_usage", np.nanmax)):
+        lines, fleet = side.panel(panel_id), side.of_fleet(panel_id)
+        assert lines is not None
+        assert fleet is not None
+        rows = np.array([line.values for line in lines.lines])
+        known = ~np.isnan(rows).all(axis=0)
+        np.testing.assert_allclose(fleet.lines[0].values[known], fold(rows[:, known], axis=0))
+        assert len(fleet.lines[0].values) == len(side.quantile_panels[0].series.estimate[0])
+    preemptions = side.of_fleet("preemptions")
+    assert preemptions is not None
+    assert (preemptions.unit, preemptions.rate_window_ms > 0) == ("per minute", True)
+    assert side.quantiles("time_to_first_token") is not None
+
+
+def test_a_fleet_that_is_gone_at_the_end_keeps_its_lines_before_it() -> None:
+    (side,) = aligned(
+        [Side(source(up_until=600.0), START_MS + 5 * MINUTE_MS)],
+        SETTINGS,
+        before_ms=4 * MINUTE_MS,
+        after_ms=14 * MINUTE_MS,
+    ).sides
+    waiting = side.of_fleet("waiting")
+    assert waiting is not None
+    assert np.isfinite(waiting.lines[0].values[:16]).all()
+    assert np.isnan(waiting.lines[0].values[-8:]).all()
 
 
 @pytest.mark.parametrize(("before_ms", "after_ms", "step_ms"), [(0, 0, 15_000), (-1, 60_000, 15_000), (60_000, 0, 0)])

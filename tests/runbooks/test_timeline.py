@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,3 +53,36 @@ def test_instants_stand_on_scrapes_end_at_the_end_and_are_bounded(start: int, le
     assert len(found) <= MOST_INSTANTS
     assert list(found) == sorted(set(found))
     assert all((at - start) % scrape == 0 for at in found[:-1])
+
+
+def said(at_ms: int, since_ms: int | None, where: Where = HERE, confidence: str = "likely") -> Diagnosis:
+    verdict = Verdict("overload", confidence, where, since_ms)  # type: ignore[arg-type]
+    return replace(diagnosis(at_ms), verdicts=(verdict,), anomalies=())
+
+
+def test_an_episode_begins_when_it_was_first_shown_and_keeps_since_when_it_was_said_to_hold_then() -> None:
+    [episode] = fold([diagnosis(0), said(20, 10), said(22, 14), said(24, 18)]).of("verdict")
+    assert (episode.from_ms, episode.since_ms, episode.began_ms, episode.to_ms) == (20, 10, 10, 24)
+    [unknown] = fold([said(20, None)]).of("verdict")
+    assert unknown.began_ms == 20
+
+
+def test_a_change_of_confidence_is_kept_with_its_instant() -> None:
+    told = fold([said(2, 1, confidence="possible"), said(4, 1), said(6, 1), said(8, 1, confidence="undetermined")])
+    [episode] = told.of("verdict")
+    assert episode.turns == ((2, "possible"), (4, "likely"), (8, "undetermined"))
+    assert (episode.confidence, episode.surest) == ("undetermined", "likely")
+    assert told.bands(8, 2)[0].to_ms == 8, "what was likely once is no mere suspicion afterwards"
+
+
+def test_a_band_of_a_past_incident_begins_where_the_running_one_did() -> None:
+    both = Where("fleet", (Place("a:1"), Place("b:1")))
+    judged = [said(20, 10), said(22, 10), said(24, 10, both), diagnosis(26), said(28, 27), diagnosis(30), diagnosis(90)]
+    told = fold(judged)
+    for until in (20, 22, 24, 28, 90):  # while it runs, after it moved, after it paused, after it is over
+        band = told.bands(until, 4)[0]
+        assert (band.from_ms, band.shown_ms) == (10, 20)
+        assert band.to_ms == min(until, 28)
+    assert told.bands(19, 4) == (), "nothing is known before it was first shown"
+    assert [(b.from_ms, b.to_ms) for b in told.bands(90, 1)] == [(10, 24), (27, 28)]
+    assert fold([said(20, 10, confidence="undetermined")]).bands(90, 4) == ()
