@@ -16,6 +16,8 @@ import typer
 from cli_input import (
     AtOption,
     ConfigOption,
+    InputPath,
+    InputPaths,
     JsonOption,
     ScopeOption,
     SourceOption,
@@ -27,6 +29,7 @@ from cli_input import (
     print_answer,
     print_json,
     scope_of,
+    some_text,
     text_lines,
     when,
 )
@@ -156,7 +159,7 @@ def walk(
 
 
 @app.command(name="import")
-def import_(file: Path, out: Annotated[Path, typer.Option("--out")]) -> None:
+def import_(file: InputPath, out: Annotated[Path, typer.Option("--out")]) -> None:
     """Turn a recording, OpenMetrics, VictoriaMetrics lines, Parquet or a Prometheus data folder into an incident file."""
     with one_line_errors():
         from collectors.convert import import_file
@@ -166,8 +169,8 @@ def import_(file: Path, out: Annotated[Path, typer.Option("--out")]) -> None:
 
 @app.command()
 def export(
-    capsule: Path,
-    file: Path,
+    capsule: InputPath,
+    file: Annotated[Path, typer.Argument(readable=False)],
     to: Annotated[str, typer.Option("--to", help="openmetrics, parquet, prometheus-json or victoria-metrics")],
 ) -> None:
     """Write an incident file in another program's format."""
@@ -223,7 +226,7 @@ def ledger(
         from runbooks.memory import ledger as account
         from runbooks.memory.text import ledger_text
 
-        answer = account(text_lines(file))
+        answer = account(text_lines(file) if json else some_text(file, "the log of a start, or the end of one"))
         if json:
             print_json(answer)
         else:
@@ -241,7 +244,7 @@ def admission(
         from runbooks.memory import admission as decode
         from runbooks.memory.text import admission_text
 
-        answer = decode(text_lines(file))
+        answer = decode(text_lines(file) if json else some_text(file, "the log or the error body of the refusal"))
         if json:
             print_json(answer)
         else:
@@ -250,7 +253,7 @@ def admission(
 
 
 @app.command()
-def lint(files: list[Path], dialect: str = "vllm-0.11.0", json: JsonOption = False) -> None:
+def lint(files: InputPaths, dialect: str = "vllm-0.11.0", json: JsonOption = False) -> None:
     """Find wrong PromQL in Grafana dashboards and rule files. Exit code 1 when there are errors."""
     with one_line_errors():
         from runbooks.lint import lint_files, lint_text
@@ -350,7 +353,7 @@ def serve(
 
 
 @sim.command()
-def golden(traces: list[Path]) -> None:
+def golden(traces: InputPaths) -> None:
     """Re-run recorded scheduler traces; print the first divergence of each."""
     with one_line_errors():
         from sim_backend.golden import TraceError, check_trace

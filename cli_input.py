@@ -20,12 +20,16 @@ SourceOption = Annotated[
     str, typer.Option("--source", help="A URL, a name from the config file, or a path to a capsule.")
 ]
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="pagewatch.toml (default: ./, then ~/.config/pagewatch/).")
+    Path | None,
+    typer.Option("--config", readable=False, help="pagewatch.toml (default: ./, then ~/.config/pagewatch/)."),
 ]
 ScopeOption = Annotated[
     list[str] | None, typer.Option("--scope", help="label=value, put into every query; repeatable.")
 ]
 AtOption = Annotated[str | None, typer.Option("--at", help="RFC 3339 or unix seconds; default: the source's now.")]
+InputPath = Annotated[Path, typer.Argument(readable=False)]
+"""A file that a room opens: what is wrong with it is said there, in one line."""
+InputPaths = Annotated[list[Path], typer.Argument(readable=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Stable, versioned JSON instead of text.")]
 
 
@@ -76,21 +80,15 @@ def one_line_errors() -> Iterator[None]:
         fail(str(error))
     except SettingsError as error:
         fail(str(error), 2)
+    except EmptyInput as error:
+        fail(str(error))
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the interpreter flushes it while it exits
         raise typer.Exit(1) from None
-    except FileNotFoundError as error:
-        fail(_not_there(error.filename))
-    except IsADirectoryError as error:
-        fail(f"{error.filename} is a folder, a file is needed")
     except OSError as error:
-        fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
+        from collectors.file_trouble import file_trouble
 
-
-def _not_there(path: str) -> str:
-    """The file that is missing, or its folder: what is written first has a name that nobody gave."""
-    folder = Path(path).parent
-    return f"no such file: {path}. Check the path" if folder.is_dir() else f"no such folder: {folder}. Check the path"
+        fail(". ".join(file_trouble(error.filename or "input or output", error)))
 
 
 def opened(spec: str, config: Path | None, scope: list[str] | None) -> tuple[Source, Settings]:
@@ -123,3 +121,17 @@ def text_lines(file: str) -> Iterator[str]:
         return
     with open(file, encoding="utf-8", errors="replace", newline="\n") as lines:
         yield from lines
+
+
+class EmptyInput(Exception):
+    """There was nothing to read; one line with the next step."""
+
+
+def some_text(file: str, wanted: str) -> Iterator[str]:
+    """`text_lines`, but a text without a single word is said: an account of nothing helps nobody. Raises EmptyInput."""
+    empty = True
+    for line in text_lines(file):
+        empty = empty and not line.strip()
+        yield line
+    if empty:
+        raise EmptyInput(f"{'standard input' if file == '-' else file} is empty. Give {wanted}")

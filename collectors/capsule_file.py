@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
 from collectors.capsule_body import MAX_RATIO, BodyReader, BodyWriter, FileRange, MemoryRange, sorted_series
+from collectors.file_trouble import file_trouble
 from collectors.manifest import BODY_FILE, MANIFEST_FILE, Extent, Manifest, read_manifest
 from collectors.model import Samples
 from collectors.source import SourceBroken
@@ -24,6 +25,7 @@ from collectors.source import SourceBroken
 SUFFIX = ".capsule"
 MAX_MANIFEST_BYTES = 64 * 1024**2
 MAX_ENTRIES = 1000
+OTHER_FORMATS = "Recordings and other formats are turned into one by: pagewatch import FILE --out X.capsule"
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -127,9 +129,10 @@ def _zip_entry(name: str, method: int) -> zipfile.ZipInfo:
 
 def open_parts(path: Path) -> tuple[Manifest, BodyReader]:
     """Manifest and body of an incident file or an unpacked folder, hash not yet checked. Raises SourceBroken."""
-    if not path.exists():
-        raise SourceBroken(f"{path}: no such file", "Check the path")
-    manifest, reader = _open_folder(path) if path.is_dir() else _open_zip(path)
+    try:
+        manifest, reader = _open_folder(path) if path.is_dir() else _open_zip(path)
+    except OSError as error:
+        raise SourceBroken(*file_trouble(path, error)) from None
     if manifest.window.end_ms < manifest.window.start_ms:
         raise SourceBroken(f"{path}: the window of its manifest ends before it starts")
     return manifest, reader
@@ -141,7 +144,7 @@ def _open_folder(path: Path) -> tuple[Manifest, BodyReader]:
         if entry.is_symlink():
             raise SourceBroken(f"{path}: {name} is a symbolic link, which an incident file never holds")
         if not entry.is_file():
-            raise SourceBroken(f"{path} holds no {name}; it is not an unpacked incident file")
+            raise SourceBroken(f"{path} holds no {name}; it is not an unpacked incident file", OTHER_FORMATS)
     with open(path / MANIFEST_FILE, "rb") as manifest_file:
         text = manifest_file.read(MAX_MANIFEST_BYTES + 1)
     if len(text) > MAX_MANIFEST_BYTES:
@@ -163,10 +166,12 @@ def _open_zip(path: Path) -> tuple[Manifest, BodyReader]:
             else:
                 packed = MemoryRange(_unpacked(archive, body, min(manifest.body.bytes, 2 * 1024**3), path))
         return manifest, BodyReader(packed, manifest.body, str(path))
+    except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError):
+        raise
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
         raise SourceBroken(
             f"{path} is not an incident file or is damaged: {error}",
-            "Recordings and other formats are turned into one by: pagewatch import FILE --out X.capsule",
+            OTHER_FORMATS,
         ) from None
 
 

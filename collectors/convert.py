@@ -18,6 +18,7 @@ import orjson
 from collectors.capsule_body import BodyReader
 from collectors.capsule_facts import engine_facts, facts_of
 from collectors.capsule_file import open_parts, write_capsule
+from collectors.file_trouble import file_trouble
 from collectors.format_json import matrix_of, series_of, write_matrix
 from collectors.format_victoriametrics import joined, read_lines, write_lines
 from collectors.manifest import Extent, Manifest, Origin
@@ -65,11 +66,12 @@ class Contents:
 def import_file(path: Path, out: Path) -> Summary:
     """Turn a file of any format that is read into an incident file. Raises SourceError; a failed import writes nothing."""
     path, out = Path(path), Path(out)
-    if not path.exists():
-        raise SourceBroken(f"{path}: no such file", "Check the path")
-    contents = _contents(path)
+    try:
+        contents = _contents(path)
+    except OSError as error:
+        raise SourceBroken(*file_trouble(path, error)) from None
     if not any(each.times_ms.size for each in contents.series):
-        raise SourceBroken(f"{path} holds no samples")
+        raise SourceBroken(f"{path} holds no samples", "Export or record it again")
     return write_contents(contents, out, title=_stem(path))
 
 
@@ -146,7 +148,7 @@ def _contents(path: Path) -> Contents:
     if magic[:2] == b"PK":
         raise SourceBroken(f"{path} is a zip, an incident file already, perhaps", "Open it with --source")
     if not magic:
-        raise SourceBroken(f"{path} is empty")
+        raise SourceBroken(f"{path} is empty", "Export or record it again")
     with open(path, "rb") as file:
         return _text_contents(_Bounded(file, packed=magic[:2] == b"\x1f\x8b", where=str(path)), path)
 

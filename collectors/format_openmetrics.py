@@ -18,6 +18,9 @@ from collectors.model import Labels, MetricMeta, Samples, is_stale
 from collectors.series_lines import EARLIEST_MS, SeriesLineError, check_times
 from collectors.source import SourceBroken
 
+FORMATS_READ = (
+    "Give OpenMetrics text with timestamps, Prometheus JSON, VictoriaMetrics lines, Parquet or a Prometheus data folder"
+)
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _PAIR = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\\n]|\\.)*)"\s*(,|$)')
@@ -81,7 +84,7 @@ def _sample(line: bytes, where: str, number: int) -> tuple[bytes, float, float]:
         return line[:end_of_key], numbers[0], numbers[1]
     if end_of_key > 0 and len(numbers) == 1:
         raise SourceBroken(f"{where}: line {number} has no timestamp", "A recording needs the time of every sample")
-    raise SourceBroken(f"{where}: line {number} is no sample: {line[:80].decode('utf-8', 'replace')!r}")
+    raise SourceBroken(f"{where}: line {number} is no sample: {line[:80].decode('utf-8', 'replace')!r}", FORMATS_READ)
 
 
 def _series(key: bytes, column: tuple[list[float], list[float]], where: str, number: int) -> Samples:
@@ -120,7 +123,7 @@ def _labels(key: bytes, where: str, number: int) -> Labels:
         if not _NAME.fullmatch(name.strip()):
             raise ValueError(name)
     except ValueError:
-        raise SourceBroken(f"{where}: line {number} is no sample: {key[:80]!r}") from None
+        raise SourceBroken(f"{where}: line {number} is no sample: {key[:80]!r}", FORMATS_READ) from None
     return {"__name__": name.strip(), **{label: value for label, value in labels.items() if value != ""}}
 
 

@@ -24,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from collectors.file_trouble import file_trouble
 from collectors.instants import parse_duration_ms
 from collectors.toml_places import line_of
 
@@ -329,7 +330,7 @@ class Settings(_Part):
         except UnicodeDecodeError:
             raise SettingsError(f"{found}: not UTF-8 text") from None
         except OSError as error:
-            raise SettingsError(f"{found}: cannot be read: {error.strerror or error}") from None
+            raise SettingsError(". ".join(file_trouble(found, error))) from None
         return cls.parse(text, found, environment)
 
     @classmethod
@@ -372,7 +373,8 @@ def _config_file(path: Path | None, environment: Mapping[str, str]) -> Path | No
     named = path or (Path(environment["PAGEWATCH_CONFIG"]) if environment.get("PAGEWATCH_CONFIG") else None)
     if named is not None:
         if not named.is_file():
-            raise SettingsError(f"{named}: no such configuration file")
+            cause = f"{named} is a folder" if named.is_dir() else f"{named}: no such configuration file"
+            raise SettingsError(f"{cause}. Check the path, or leave it out: every setting has a default")
         return named
     folders = [Path(".")]
     home = environment.get("XDG_CONFIG_HOME") or (f"{environment['HOME']}/.config" if environment.get("HOME") else "")

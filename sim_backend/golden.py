@@ -56,6 +56,8 @@ def read_trace(path: Path) -> dict[str, Any]:
         trace = json.loads(text)
     except FileNotFoundError:
         raise TraceError(f"{path}: no such file. Check the path") from None
+    except (IsADirectoryError, NotADirectoryError, PermissionError) as error:
+        raise TraceError(f"{path}: {(error.strerror or '').lower()}. Name a readable file") from None
     except (OSError, EOFError, ValueError) as error:
         raise TraceError(f"{path}: not a readable JSON trace ({error}). Give a .json or .json.gz file") from error
     if not isinstance(trace, dict) or trace.get("format") != 1:

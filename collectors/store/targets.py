@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os.path
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from collectors.file_trouble import file_trouble
 from collectors.model import Labels
 from collectors.source import SourceError
 
+FORM = 'Write a list of groups {"targets": [...], "labels": {...}}'
 log = logging.getLogger(__name__)
 
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
@@ -105,11 +108,12 @@ def open_targets(targets: Sequence[str] | str | Path, job: str = "vllm") -> Targ
 
     Raises TargetsError for an address that is not one, or a file that is missing or wrong at the start.
     """
-    if isinstance(targets, str) and targets.endswith((".json", ".yml", ".yaml")):
+    if isinstance(targets, str) and (targets.endswith((".json", ".yml", ".yaml")) or os.path.exists(targets)):
         targets = Path(targets)
     if isinstance(targets, Path):
         if not targets.is_file():
-            raise TargetsError(f"no targets file at {targets}; write host:port addresses or a file_sd JSON/YAML file")
+            what = f"{targets} is a folder" if targets.is_dir() else f"no targets file at {targets}"
+            raise TargetsError(f"{what}; write host:port addresses or a file_sd JSON/YAML file")
         read_targets_file(targets, job)
         return FileTargets(targets, job)
     listed = targets.split(",") if isinstance(targets, str) else list(targets)
@@ -124,13 +128,16 @@ def read_targets_file(path: Path, job: str) -> tuple[Target, ...]:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise TargetsError(f"{path} is larger than {MAX_FILE_BYTES} bytes")
-        groups = _parsed(path, path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if not text.strip():
+            raise TargetsError(f"{path} is empty. {FORM}")
+        groups = _parsed(path, text)
     except OSError as error:
-        raise TargetsError(f"cannot read {path}: {error.strerror}") from None
+        raise TargetsError(". ".join(file_trouble(path, error))) from None
     except UnicodeDecodeError:
         raise TargetsError(f"{path} is not UTF-8 text") from None
     if not isinstance(groups, list):
-        raise TargetsError(f'{path}: expected a list of groups {{"targets": [...], "labels": {{...}}}}')
+        raise TargetsError(f"{path} holds no list of groups. {FORM}")
     found: list[Target] = []
     for number, group in enumerate(groups, 1):
         place = f"{path}: group {number}"

@@ -8,13 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from collectors.file_trouble import file_trouble
 from runbooks.lint.panels import as_list, queries
 
 LARGEST_BYTES = 32 * 2**20
 
 
+WANTED = "Give a Grafana dashboard (JSON) or a rule file (YAML)"
+
+
 class UnreadableFile(Exception):
-    """A file that is neither a dashboard nor a rule file; one line with the reason."""
+    """A file that is neither a dashboard nor a rule file; one line with the reason, and one with the next step."""
+
+    def __init__(self, reason: str, next_step: str = WANTED) -> None:
+        super().__init__(reason)
+        self.next_step = next_step
 
 
 @dataclass(frozen=True)
@@ -42,15 +50,18 @@ class Document:
 def read_document(path: Path) -> Document:
     """Every expression of a dashboard (any schema, rows and library panels included) or rule file (plain or PrometheusRule). Raises UnreadableFile."""
     try:
-        if path.stat().st_size > LARGEST_BYTES:
+        if path.stat().st_size > LARGEST_BYTES and not path.is_dir():
             raise UnreadableFile(f"larger than {LARGEST_BYTES // 2**20} MiB; no dashboard or rule file is")
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UnreadableFile(f"not UTF-8 text (byte {error.start}); save it as UTF-8") from None
     except OSError as error:
-        raise UnreadableFile(error.strerror or str(error)) from None
+        raise UnreadableFile(*file_trouble(path, error)) from None
     document = Document(str(path))
-    for content in _parse(path, text):
+    contents = _parse(path, text) if text.strip() else []
+    if not contents:
+        raise UnreadableFile("the file is empty", WANTED)
+    for content in contents:
         _collect(document, content)
     return document
 

@@ -32,7 +32,7 @@ def lint_files(files: Sequence[Path], dialect: str = "vllm-0.11.0") -> dict[str,
         try:
             documents.append(read_document(file))
         except UnreadableFile as reason:
-            findings.append(_row(str(file), None, Finding("unreadable_file", "error", str(reason))))
+            findings.append(_row(str(file), None, Finding("unreadable_file", "error", str(reason), reason.next_step)))
     recorded = {
         expression.record: expression.text
         for document in documents
@@ -76,7 +76,8 @@ def lint_text(answer: dict[str, Any]) -> str:
     """One line a finding, then the count."""
     lines = []
     for finding in answer["findings"]:
-        line = f"{finding['file']}: {finding['place']}: {finding['severity']} {finding['rule']}: {finding['message']}"
+        place = ": ".join(text for text in (finding["file"], finding["place"]) if text)
+        line = f"{place}: {finding['severity']} {finding['rule']}: {finding['message']}"
         lines.append(line + (f" -> {finding['suggestion']}" if finding["suggestion"] else ""))
     errors = sum(finding["severity"] == "error" for finding in answer["findings"])
     lines.append(f"{errors} errors, {len(answer['findings']) - errors} warnings ({answer['dialect']})")

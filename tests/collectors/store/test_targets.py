@@ -78,7 +78,7 @@ def test_yaml_is_read_as_yaml(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("{", "line 1"),
-        ('{"targets": []}', "expected a list of groups"),
+        ('{"targets": []}', "holds no list of groups"),
         ('[{"target": ["a:1"]}]', "group 1: expected an object with a list"),
         ('[{"targets": ["a:1"]}, {"targets": ["b:2"], "label": {}}]', "group 2: unknown field 'label'"),
         ('[{"targets": [1]}]', "group 1: target 1 is not a text"),
