@@ -192,7 +192,7 @@ class Scheduler:
                     blocks = request.blocks
                     if len(blocks) * size == computed and pool.num_free:
                         blocks.append(pool.take())
-                        plain = not caching or request.cached_blocks * size == computed
+                        plain = not caching or (request.cached_blocks * size == computed and last > 0)
                     else:
                         plain = False
                 else:
