@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,12 +11,9 @@ from typing import Any
 from sim_backend.kv.identity import ExtraKeys, TokenChain
 from sim_backend.request import Request, planned_finish
 from sim_backend.scheduler import Scheduler, SchedulerConfig, Step
+from sim_backend.trace import Trace, TraceConfig, TraceError, TraceRequest, parse_trace, read_trace
 
 STOP_TOKEN = 50001
-
-
-class TraceError(Exception):
-    """The file is not a scheduler trace that can be re-run; the message names the file, the fault and the next step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,48 +42,24 @@ def token(seed: int, index: int) -> int:
 
 def check_trace(path: str | Path) -> Divergence | None:
     """The first divergence of our scheduler from the trace in `path` (`.json`, gzipped or not); None when identical. Raises TraceError."""
-    return compare(read_trace(Path(path)))
+    return compare(read_trace(Path(path)), str(path))
 
 
-def read_trace(path: Path) -> dict[str, Any]:
-    try:
-        raw = path.read_bytes()
-        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-        trace = json.loads(text)
-    except FileNotFoundError:
-        raise TraceError(f"{path}: no such file. Check the path") from None
-    except (IsADirectoryError, NotADirectoryError, PermissionError) as error:
-        raise TraceError(f"{path}: {(error.strerror or '').lower()}. Name a readable file") from None
-    except (OSError, EOFError, ValueError) as error:
-        raise TraceError(f"{path}: not a readable JSON trace ({error}). Give a .json or .json.gz file") from error
-    if not isinstance(trace, dict) or trace.get("format") != 1:
-        raise TraceError(
-            f"{path}: not a scheduler trace of format 1. Its top level needs format, config, requests and steps"
-        )
-    missing = [key for key in ("config", "requests", "steps") if key not in trace]
-    if missing:
-        raise TraceError(f"{path}: the trace lacks {', '.join(missing)}. Record it again")
-    return trace
-
-
-def compare(trace: dict[str, Any]) -> Divergence | None:
-    """The first difference in any field that the trace defines; list order and the order of `scheduled` count."""
-    try:
-        replay = Replay(trace)
-        arrivals, aborts = _by_step(trace["requests"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise TraceError(f"the trace cannot be re-run: {type(error).__name__} {error}. Record it again") from error
-    for number, expected in enumerate(trace["steps"]):
+def compare(data: dict[str, Any], name: str = "the trace") -> Divergence | None:
+    """The first difference in any field that the trace defines; list order and the order of `scheduled` count. Raises TraceError, with `name`."""
+    trace = parse_trace(data, name)
+    replay = Replay(trace.config)
+    arrivals, aborts = _by_step(trace)
+    for number, expected in enumerate(trace.steps):
         got = replay.step(number, arrivals.get(number, []), aborts.get(number, []), "block_ids" in expected)
         difference = _difference(number, expected, got)
         if difference is not None:
             return difference
-    if replay.scheduler.has_requests or any(at >= len(trace["steps"]) for at in arrivals):
-        return Divergence(len(trace["steps"]), "has_requests", False, True)
-    totals = replay.totals
-    for name, value in (trace.get("totals") or {}).items():
-        if totals.get(name) != value:
-            return Divergence(-1, name, value, totals.get(name))
+    if replay.scheduler.has_requests or any(at >= len(trace.steps) for at in arrivals):
+        return Divergence(len(trace.steps), "has_requests", False, True)
+    for total, value in (trace.totals or {}).items():
+        if replay.totals.get(total) != value:
+            return Divergence(-1, total, value, replay.totals.get(total))
     return None
 
 
@@ -95,29 +67,26 @@ def _difference(number: int, expected: dict[str, Any], got: dict[str, Any]) -> D
     unexpected = [name for name in ("arrived", "aborted", "idle") if name in got and name not in expected]
     for name in [*expected, *unexpected]:
         want, have = expected.get(name), got.get(name)
-        if want != have or (name == "scheduled" and list(expected[name]) != list(got[name])):
+        if want != have or (name == "scheduled" and list(want or ()) != list(have or ())):
             return Divergence(number, name, want, have)
     return None
 
 
-def _by_step(requests: list[dict[str, Any]]) -> tuple[dict[int, list[dict[str, Any]]], dict[int, list[str]]]:
-    arrivals: dict[int, list[dict[str, Any]]] = {}
+def _by_step(trace: Trace) -> tuple[dict[int, list[TraceRequest]], dict[int, list[str]]]:
+    arrivals: dict[int, list[TraceRequest]] = {}
     aborts: dict[int, list[str]] = {}
-    for request in requests:
-        arrivals.setdefault(request["arrival_step"], []).append(request)
-        if request["abort_at_step"] is not None:
-            aborts.setdefault(request["abort_at_step"], []).append(request["id"])
+    for request in trace.requests:
+        arrivals.setdefault(request.arrival_step, []).append(request)
+        if request.abort_at_step is not None:
+            aborts.setdefault(request.abort_at_step, []).append(request.id)
     return arrivals, aborts
 
 
 class Replay:
     """Drives our scheduler as the recorder drove the real one."""
 
-    def __init__(self, trace: dict[str, Any]) -> None:
-        config = trace["config"]
-        self.config = SchedulerConfig(
-            **{name: config[name] for name in SchedulerConfig.__dataclass_fields__ if name in config}
-        )
+    def __init__(self, config: TraceConfig) -> None:
+        self.config = SchedulerConfig(**config.model_dump())
         self.scheduler = Scheduler(self.config)
         self.totals: dict[str, Any] = dict.fromkeys(
             [
@@ -140,24 +109,23 @@ class Replay:
         )
         self.totals["idle_steps"] = []
 
-    def request(self, spec: dict[str, Any]) -> Request:
-        prompt = [token(seed, index) for seed, length in spec["prompt_segments"] for index in range(length)]
-        stop = spec["stop_at_output_index"]
+    def request(self, spec: TraceRequest) -> Request:
+        prompt = [token(seed, index) for seed, length in spec.prompt_segments for index in range(length)]
+        stop = spec.stop_at_output_index
 
         def output(index: int) -> int:
-            return STOP_TOKEN if index == stop else token(spec["output_seed"], index)
+            return STOP_TOKEN if index == stop else token(spec.output_seed, index)
 
-        extra = ExtraKeys(cache_salt=spec["cache_salt"])
         return Request(
-            spec["id"],
+            spec.id,
             prompt_len=len(prompt),
-            finish=planned_finish(len(prompt), spec["max_tokens"], self.config.max_model_len, stop),
-            chain=TokenChain(prompt, output, self.config.block_size, extra),
-            arrival_time=spec["arrival_time"],
-            priority=spec["priority"],
+            finish=planned_finish(len(prompt), spec.max_tokens, self.config.max_model_len, stop),
+            chain=TokenChain(prompt, output, self.config.block_size, ExtraKeys(cache_salt=spec.cache_salt)),
+            arrival_time=spec.arrival_time,
+            priority=spec.priority,
         )
 
-    def step(self, number: int, arrivals: list[dict[str, Any]], aborts: list[str], with_ids: bool) -> dict[str, Any]:
+    def step(self, number: int, arrivals: list[TraceRequest], aborts: list[str], with_ids: bool) -> dict[str, Any]:
         """One step in the trace's own fields."""
         scheduler = self.scheduler
         for spec in arrivals:
@@ -165,7 +133,7 @@ class Replay:
         aborted = [request for name in aborts for request in scheduler.abort([name])]
         fields: dict[str, Any] = {"step": number, "has_requests": scheduler.has_requests}
         if arrivals:
-            fields["arrived"] = [spec["id"] for spec in arrivals]
+            fields["arrived"] = [spec.id for spec in arrivals]
         if aborted:
             fields["aborted"] = [request.id for request in aborted]
         step = scheduler.schedule() if scheduler.has_requests else Step()
@@ -262,3 +230,6 @@ def _state(scheduler: Scheduler, with_ids: bool) -> dict[str, Any]:
     if with_ids:
         fields["block_ids"] = {request.id: list(request.blocks) for request in scheduler.running}
     return fields
+
+
+__all__ = ["Divergence", "Replay", "TraceError", "check_trace", "compare", "read_trace"]

@@ -12,6 +12,7 @@ import pytest
 from sim_backend.golden import Replay, compare, read_trace
 from sim_backend.kv.identity import ExtraKeys, TokenChain
 from sim_backend.request import Request
+from sim_backend.trace import TraceRequest, parse_trace
 from tests.shared_data import shared_files
 from tests.sim_backend.naive_scheduler import NaiveScheduler
 from tests.sim_backend.random_traces import random_trace
@@ -46,11 +47,15 @@ def test_random_workloads_are_decided_as_the_rules_read(part: int) -> None:
 class WithAdapters(Replay):
     """A replay whose requests have LoRA adapters, grammars to wait for and prompt log-probabilities."""
 
-    def request(self, spec: dict[str, Any]) -> Request:
-        plain = super().request(spec)
+    def __init__(self, trace: dict[str, Any]) -> None:
+        super().__init__(parse_trace(trace).config)
+        self.more = {spec["id"]: spec for spec in trace["requests"]}
+
+    def request(self, spec: TraceRequest) -> Request:
+        plain, more = super().request(spec), self.more[spec.id]
         chain = plain.chain
         assert isinstance(chain, TokenChain)
-        extra = ExtraKeys(lora_id=spec["lora_id"], cache_salt=spec["cache_salt"])
+        extra = ExtraKeys(lora_id=more["lora_id"], cache_salt=spec.cache_salt)
         return Request(
             plain.id,
             prompt_len=plain.prompt_len,
@@ -58,9 +63,9 @@ class WithAdapters(Replay):
             chain=TokenChain(chain.tokens(plain.prompt_len), chain._output, self.config.block_size, extra),
             arrival_time=plain.arrival_time,
             priority=plain.priority,
-            lora_id=spec["lora_id"],
-            needs_grammar=spec["grammar_step"] > spec["arrival_step"],
-            skip_prefix_lookup=spec["prompt_logprobs"],
+            lora_id=more["lora_id"],
+            needs_grammar=more["grammar_step"] > spec.arrival_step,
+            skip_prefix_lookup=more["prompt_logprobs"],
         )
 
 
@@ -68,14 +73,14 @@ class WithAdapters(Replay):
 def test_adapters_grammars_and_prompt_logprobs_are_decided_as_the_rules_read(part: int) -> None:
     for seed in range(part, WORKLOADS // 2, PARTS):
         trace = random_trace(seed, adapters=True)
-        replay = WithAdapters(trace)
+        replay, parsed = WithAdapters(trace), parse_trace(trace)
         for expected in trace["steps"]:
             number = expected["step"]
             for request in trace["requests"]:
                 if request["grammar_step"] == number and request["id"] in replay.scheduler.requests:
                     replay.scheduler.requests[request["id"]].grammar_ready()
-            arrivals = [request for request in trace["requests"] if request["arrival_step"] == number]
-            aborts = [request["id"] for request in trace["requests"] if request["abort_at_step"] == number]
+            arrivals = [request for request in parsed.requests if request.arrival_step == number]
+            aborts = [request.id for request in parsed.requests if request.abort_at_step == number]
             got = replay.step(number, arrivals, aborts, with_ids=True)
             assert (seed, got) == (seed, expected)
             assert (seed, list(got["scheduled"])) == (seed, list(expected["scheduled"]))

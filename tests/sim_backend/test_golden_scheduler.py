@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from cli import app
 from sim_backend.golden import Divergence, TraceError, check_trace, compare, read_trace
 from tests.shared_data import shared, shared_files
 
@@ -91,12 +93,72 @@ def test_what_is_no_trace_is_named(tmp_path: Path, content: bytes) -> None:
         check_trace(path)
 
 
-def test_a_missing_file_and_a_broken_request_are_named(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="no such file"):
+def test_a_missing_file_is_said_by_the_system(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
         check_trace(tmp_path / "none.json")
-    trace = _altered("requests")
-    del trace["requests"][0]["arrival_step"]
-    path = tmp_path / "x.json"
-    path.write_text(json.dumps(trace))
-    with pytest.raises(TraceError, match="arrival_step"):
-        check_trace(path)
+
+
+def _set(trace: dict, *path: object, to: object) -> None:
+    *way, last = path
+    for key in way:
+        trace = trace[key]
+    trace[last] = to
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("config",), [], "config"),
+        (("config", "num_gpu_blocks"), 0, "config.num_gpu_blocks"),
+        (("config", "num_gpu_blocks"), "9", "config.num_gpu_blocks"),
+        (("config", "block_size"), 0, "config.block_size"),
+        (("config", "policy"), "lifo", "config.policy"),
+        (("config", "max_num_seqs"), None, "config.max_num_seqs"),
+        (("requests",), {}, "requests"),
+        (("requests", 0), 4, "requests.0"),
+        (("requests", 0), {}, "requests.0.id"),
+        (("requests", 0, "prompt_segments"), [[1]], "requests.0.prompt_segments"),
+        (("requests", 0, "prompt_segments"), [], "at least one token"),
+        (("requests", 0, "prompt_segments"), [[1, 9], [2, -3]], "at least one token"),
+        (("requests", 0, "max_tokens"), 0, "requests.0.max_tokens"),
+        (("requests", 0, "arrival_step"), 1.5, "requests.0.arrival_step"),
+        (("requests", 1, "id"), "r0", "two requests have the id 'r0'"),
+        (("steps",), [], "steps"),
+        (("steps",), None, "steps"),
+        (("steps", 0), 3, "steps.0"),
+        (("totals",), [1], "totals"),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_a_malformed_trace_is_named_with_the_place(
+    tmp_path: Path, path: tuple[object, ...], value: object, said: str
+) -> None:
+    trace = _altered("")
+    _set(trace, *path, to=value)
+    file = tmp_path / "x.json"
+    file.write_text(json.dumps(trace))
+    with pytest.raises(TraceError, match="x.json") as caught:
+        check_trace(file)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "step", [{}, {"step": 0}, {"step": 0, "scheduled": None}, {"scheduled": [1]}, {"kv_cache_usage": "1"}]
+)
+def test_a_step_that_holds_something_else_is_a_divergence(step: dict) -> None:
+    trace = _altered("")
+    trace["steps"][0] = step
+    divergence = compare(trace)
+    assert divergence is not None
+    assert divergence.step == 0
+
+
+def test_one_bad_file_does_not_keep_the_others_from_being_checked(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text("{")
+    good = shared("golden", "scheduler", "preempt_fcfs_last_in.json")
+    answer = CliRunner().invoke(app, ["sim", "golden", str(bad), str(good)])
+    assert answer.exit_code == 1
+    assert "preempt_fcfs_last_in.json: identical" in answer.output
+    assert [line for line in answer.output.splitlines() if "bad.json" in line][0].startswith("pagewatch: ")
