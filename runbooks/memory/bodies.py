@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from runbooks.memory.framing import unframe
+from runbooks.memory.framing import unframed
+from runbooks.memory.patterns import REQUEST_TEXT
 
 MOST_LINES = 40
 """Lines of one printed body; anything longer is no error body and is read line by line."""
@@ -47,26 +49,30 @@ def pieces(lines: Iterable[str]) -> Iterator[Piece]:
             continue
         if not held and not any(keyword in raw for keyword in KEYWORDS) and raw.strip() not in ("{", "[{", "["):
             continue
-        piece = Piece(number, unframe(number, raw).text, _route(raw))
-        html = bool(held) and depth == 0
-        if held and not html and _LOG_LINE.search(piece.text):
-            yield from _apart(held)
-            held, depth = [], 0
-        if held:
-            held.append(piece)
-            depth += 0 if html else _depth(piece.text)
-            if "</html>" in piece.text.lower() if html else depth <= 0:
-                yield from _together(held)
+        route = _route(raw)
+        for line in unframed(number, raw):
+            if any(words in line.text for words in REQUEST_TEXT):
+                continue
+            piece = Piece(number, line.text, route)
+            page = bool(held) and depth == 0
+            if held and not page and _LOG_LINE.search(piece.text):
+                yield from _apart(held)
                 held, depth = [], 0
-            elif len(held) >= MOST_LINES:
-                yield from _together(held) if html else _apart(held)
-                held, depth = [], 0
-        elif _HTML_START.match(piece.text) and "</html>" not in piece.text.lower():
-            held, depth = [piece], 0
-        elif piece.text.rstrip().endswith(("{", "[")) and _depth(piece.text) > 0:
-            held, depth = [piece], _depth(piece.text)
-        else:
-            yield from _split(piece)
+            if held:
+                held.append(piece)
+                depth += 0 if page else _depth(piece.text)
+                if "</html>" in piece.text.lower() if page else depth <= 0:
+                    yield from _together(held)
+                    held, depth = [], 0
+                elif len(held) >= MOST_LINES:
+                    yield from _together(held) if page else _apart(held)
+                    held, depth = [], 0
+            elif _HTML_START.match(piece.text) and "</html>" not in piece.text.lower():
+                held, depth = [piece], 0
+            elif piece.text.rstrip().endswith(("{", "[")) and _depth(piece.text) > 0:
+                held, depth = [piece], _depth(piece.text)
+            else:
+                yield from _split(piece)
     yield from _together(held) if depth == 0 and held else _apart(held)
 
 
@@ -85,6 +91,8 @@ def _apart(held: list[Piece]) -> Iterator[Piece]:
 
 
 def _split(piece: Piece) -> Iterator[Piece]:
+    if "&quot;" in piece.text or "&#" in piece.text:  # a body shown on a web page
+        piece = replace(piece, text=html.unescape(piece.text))
     starts = [found.start() for found in _START.finditer(piece.text)][:MOST_BODIES]
     if len(starts) < 2:
         yield Piece(piece.number, _unescaped(piece.text), piece.route)

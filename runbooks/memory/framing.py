@@ -7,10 +7,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
 LONGEST_LINE = 16_384
 """Characters of a line that are looked at; vLLM's longest start-up line is far shorter."""
+LONGEST_RECORD = 2**20
+"""Characters of a JSON record that are looked at: it may carry a whole traceback, or a page of log lines."""
+MOST_TEXTS = 2_000
+DEEPEST_RECORD = 6
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]|\[\d{1,2}(?:;\d{1,3})*m")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -25,8 +32,18 @@ _V0_PROCESS = re.compile(r"^\((?P<proc>VllmWorkerProcess) pid=(?P<pid>\d+)\)\s*"
 _LEVEL = re.compile(
     r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:.,]{8,12} (?:\[[^\]]*\]|[\w./]+:\d+\])\s?"
 )
-_BODY = re.compile(r"\{\s*\"(?:error|object)\"\s*:")
-_JSON_FIELDS = ("log", "message", "msg", "MESSAGE", "text", "line", "event")
+_BODY = re.compile(r"\{\s*\"(?:error|object)\"\s*:\s*[{\"]")
+_JSON_FIELDS = (
+    "log", "message", "msg", "MESSAGE", "text", "line", "event", "textPayload", "jsonPayload", "@message", "_raw", "short_message", "body",
+)  # fmt: skip
+_WRITTEN_BY_USERS = frozenset(
+    {"prompt", "prompts", "messages", "content", "input", "inputs", "query", "request", "request_body"}
+)
+_LOG_FIELDS = frozenset(
+    {"level", "levelname", "severity", "time", "timestamp", "@timestamp", "ts", "asctime", "logger"}
+)
+_WORTH_READING = re.compile(r"Traceback|Error\b|[\"']error\\?[\"']|GiB")
+_PRETTY_FIELD = re.compile(rf"^\s*\"(?:{'|'.join(_JSON_FIELDS)})\"\s*:\s*(?P<value>\"(?:[^\"\\]|\\.)*\"),?\s*$")
 
 
 @dataclass(frozen=True)
@@ -41,40 +58,104 @@ class LogLine:
 
 def plain(text: str) -> str:
     """`text` without colours, with every other control character shown as a visible substitute, cut to a bounded length."""
-    if len(text) > LONGEST_LINE:
-        text = text[:LONGEST_LINE]
+    return _clean(text[:LONGEST_LINE])
+
+
+def _clean(text: str) -> str:
     if "\x1b" in text or "[" in text and "m" in text:
         text = _ANSI.sub("", text)
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text.rstrip("\r\n"))
 
 
-def _from_json(text: str) -> str:
-    """The message of a JSON log line, or the text itself when it is not one. Error bodies stay as they are."""
-    if not text.startswith("{") or _BODY.match(text):
-        return text
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    if isinstance(record, dict) and not ("message" in record and ("code" in record or "type" in record)):
-        for field in _JSON_FIELDS:
-            value = record.get(field)
-            if isinstance(value, str):
-                return value.rstrip("\n")
-    return text
-
-
 def unframe(number: int, raw: str) -> LogLine:
-    """Removes every known framing from one raw line, outermost first."""
-    text = plain(raw)
+    """The first line inside one raw line, every known framing removed, outermost first."""
+    return unframed(number, raw)[0]
+
+
+def unframed(number: int, raw: str, *, one_field_a_line: bool = False) -> list[LogLine]:
+    """The lines inside one raw line: one, unless a JSON record carries a traceback or a page of lines. At least one.
+
+    `one_field_a_line` also opens a record that was printed over several lines, by its message field.
+    """
+    return [_vllm_line(number, text) for text in _carried(raw, one_field_a_line, 3)]
+
+
+def _carried(raw: str, one_field_a_line: bool, rounds: int) -> list[str]:
+    text = _clean(raw[:LONGEST_RECORD] if raw.lstrip(" \t\ufeff>")[:1] in ("{", "[") else raw[:LONGEST_LINE])
     for _ in range(3):  # a container's framing may wrap another one's
         before = text
-        text = _from_json(text.strip() if text[:1] in " {" and "{" in text[:8] else text)
-        text = plain(text) if text is not before else text
         for frame in (_CRI, _KUBECTL, _COMPOSE, _JOURNALD, _RFC3339):
             text = frame.sub("", text, count=1)
         if text == before:
             break
+    if rounds:
+        inner = _from_json(text)
+        if not inner and one_field_a_line:
+            inner = _from_field(text)
+        if inner:
+            return [line for one in inner for line in _carried(one, one_field_a_line, rounds - 1)]
+    return [text[:LONGEST_LINE]]
+
+
+def _from_json(text: str) -> list[str]:
+    """The lines that a JSON record carries; none when the text is no such record. Error bodies stay as they are."""
+    start = text.strip()
+    if start[:1] not in ("{", "[") or start[-1:] not in ("}", "]") or _BODY.match(start):
+        return []
+    try:
+        record = json.loads(start)
+    except (ValueError, RecursionError):
+        return []
+    texts = list(islice(_texts(record, DEEPEST_RECORD), MOST_TEXTS))
+    return [line for one in texts for line in one.split("\n") if line.strip()][:MOST_TEXTS]
+
+
+def _from_field(text: str) -> list[str]:
+    found = _PRETTY_FIELD.match(text)
+    if not found:
+        return []
+    try:
+        value = json.loads(found["value"])
+    except ValueError:
+        return []
+    return [line for line in value.split("\n") if line.strip()][:MOST_TEXTS]
+
+
+def _texts(record: Any, depth: int) -> Iterator[str]:
+    """What was written for a reader: the message first, then tracebacks and answers in other fields; never what a user sent."""
+    if depth == 0:
+        return
+    if isinstance(record, list):
+        for item in record:
+            yield from _texts(item, depth - 1)
+        return
+    if not isinstance(record, dict):
+        return
+    if _is_error_body(record):
+        yield json.dumps(record, ensure_ascii=False)
+        return
+    message = next((field for field in _JSON_FIELDS if isinstance(record.get(field), str)), "")
+    if message:
+        yield record[message]
+    for field, value in record.items():
+        if field == message or field in _WRITTEN_BY_USERS:
+            continue
+        if isinstance(value, str):
+            if message and _WORTH_READING.search(value):
+                yield value
+        else:
+            yield from _texts(value, depth - 1)
+
+
+def _is_error_body(record: dict[str, Any]) -> bool:
+    """A server's answer: an `error` object, or a message with a code or a type beside it."""
+    if isinstance(record.get("error"), dict) or record.get("object") == "error":
+        return True
+    return "message" in record and ("code" in record or "type" in record) and not _LOG_FIELDS & record.keys()
+
+
+def _vllm_line(number: int, text: str) -> LogLine:
+    """What vLLM itself puts before a message comes off: process names, level and module."""
     process = ""
     level = ""
     for _ in range(2):

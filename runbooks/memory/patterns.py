@@ -342,5 +342,7 @@ KEYWORDS = (
 )
 """A line that holds none of these cannot match anything above; a test holds every pattern to that."""
 
-ROUTINE = (" 200 OK", "Received request ", "Added request ")
+REQUEST_TEXT = ("Received request ", "Added request ")
+"""Lines that hold what a user wrote: whatever stands in them, the server did not say it."""
+ROUTINE = (" 200 OK", *REQUEST_TEXT)
 """Lines of ordinary service: most of a long log, and never a figure or a failure."""

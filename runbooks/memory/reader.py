@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from runbooks.memory.framing import LogLine, unframe
+from runbooks.memory.framing import LONGEST_LINE, LogLine, unframed
 from runbooks.memory.patterns import (
     DRIVER_OUT_OF_MEMORY,
     EXCEPTION,
@@ -118,11 +118,13 @@ def read_log(lines: Iterable[str]) -> list[Attempt]:
     reader = _Reader()
     ok, received, added = ROUTINE
     for number, raw in enumerate(lines, 1):
-        if ok in raw or received in raw or added in raw:
+        if (ok in raw or received in raw or added in raw) and len(raw) < LONGEST_LINE:
             continue
         for keyword in KEYWORDS:
             if keyword in raw:
-                reader.take(unframe(number, raw))
+                for line in unframed(number, raw, one_field_a_line=True):
+                    if not any(routine in line.text for routine in ROUTINE):
+                        reader.take(line)
                 break
     return reader.finish()
 
