@@ -8,8 +8,9 @@ import numpy as np
 
 from collectors.observed import Observations, Replica, index_at
 from runbooks.episodes import holding_since
+from runbooks.frozen import frozen_gauges
 from runbooks.reading import Reading
-from runbooks.stillness import frozen_gauges, stillness
+from runbooks.stillness import stillness
 from runbooks.thresholds import Pace
 from runbooks.verdicts import Place, RankState
 
@@ -62,7 +63,7 @@ def _inside(place: Place, reading: Reading | None, replica: Replica, pace: Pace)
     if still.kind in ("stopped", "blocked", "blocked_perhaps", "deaf"):
         return RankState(place, "stalled", still.since_ms, still.evidence[0])
     frozen = frozen_gauges(reading)
-    if frozen is not None and frozen.evidence:
+    if frozen is not None and frozen.contradicted:
         return RankState(place, "stale", frozen.since_ms, frozen.evidence)
     if reading.work == 0 and reading.silent_ms >= pace.hold_ms:
         return RankState(place, "idle", reading.silent_since_ms)

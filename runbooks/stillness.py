@@ -10,13 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-from collectors.model import Floats, Int64s
 from runbooks.reading import Reading
-
-FROZEN_SCRAPES = 8
-"""With one request on board on average, eight scrapes that all show one and the same state are already unlikely."""
 
 Kind = Literal["moving", "unclear", "stopped", "stale", "blocked", "blocked_perhaps", "deaf"]
 """deaf = no work on the gauges, yet requests end over HTTP and none gets a token."""
@@ -76,108 +70,6 @@ def patience_ms(reading: Reading) -> int:
     lone_ms = round(1000 * reading.limits("engine_stalled", "lone_request_seconds"))
     base_ms = max(1000 * reading.limits("engine_stalled", "silent_seconds"), 3 * reading.pace.interval_ms)
     return max(round(base_ms), min(reading.longest_silence_ms * 3 // 2, lone_ms))
-
-
-@dataclass(frozen=True)
-class FrozenGauges:
-    """Gauges against traffic: since when they stand still, and the evidence ("" = they move)."""
-
-    since_ms: int
-    evidence: str
-    contradicted: bool = False
-    """Whether the traffic tells another number than the gauge, so that no steady load explains it."""
-
-
-def frozen_gauges(reading: Reading) -> FrozenGauges | None:
-    """Gauges that stand still to the last digit while requests come and go; None when too few did.
-
-    Expected on board by Little's law: finished requests per second x time in the engine. Running and KV usage both at
-    rest on that, over at least eight scrapes, are not being written any more.
-    """
-    times, usage = reading.series("kv_cache_usage")
-    _, running = reading.series("requests_running")
-    traffic = _traffic(reading, FROZEN_SCRAPES)
-    if len(usage) != len(running) or len(usage) < FROZEN_SCRAPES + 1 or traffic is None:
-        return None
-    since = max(_still_since(times, usage), _still_since(times, running))
-    if reading.seen_ms - since < FROZEN_SCRAPES * reading.pace.interval_ms:
-        return FrozenGauges(since, "")
-    words = f"running {running[-1]:.0f} and KV usage {usage[-1]:.2%} have not moved"
-    return FrozenGauges(since, f"{words} for {(reading.seen_ms - since) / 1000:.0f} s while {traffic}")
-
-
-def one_frozen(reading: Reading) -> tuple[str, FrozenGauges] | None:
-    """(signal, since and evidence) of one of running and KV usage that stands still while the other moves; else None.
-
-    A queue keeps running at its ceiling, so none may wait. A closed loop of clients keeps it constant, so the gauge must have
-    moved earlier in this process, and three times as many requests must have come and gone as for both. What a closed loop
-    keeps constant is also what Little's law tells; and it holds no KV usage still while running moves.
-    """
-    times, usage = reading.series("kv_cache_usage")
-    _, running = reading.series("requests_running")
-    scrapes = 2 * FROZEN_SCRAPES
-    full = reading.rank.gauge("requests_waiting", reading.seen_ms - scrapes * reading.pace.interval_ms, reading.seen_ms)
-    if len(full) and full.max() > 0:
-        return None
-    traffic = _traffic(reading, scrapes)
-    if len(usage) != len(running) or len(usage) < 2 * scrapes or traffic is None:
-        return None
-    since = {"kv_cache_usage": _still_since(times, usage), "requests_running": _still_since(times, running)}
-    long_ago = reading.seen_ms - scrapes * reading.pace.interval_ms
-    for signal, values, other in (
-        ("requests_running", running, "kv_cache_usage"),
-        ("kv_cache_usage", usage, "requests_running"),
-    ):
-        earlier = values[times < since[signal]]
-        moved_before = len(earlier) >= FROZEN_SCRAPES and float(np.std(earlier)) > 0
-        if since[signal] <= long_ago < since[other] and values[-1] > 0 and moved_before:
-            seconds = (reading.seen_ms - since[signal]) / 1000
-            return signal, FrozenGauges(
-                since[signal],
-                f"{signal} has stood at {values[-1]:g} for {seconds:.0f} s while {traffic}",
-                signal == "kv_cache_usage" or _board_differs(reading, since[signal], float(values[-1])),
-            )
-    return None
-
-
-def _still_since(times_ms: Int64s, values: Floats) -> int:
-    changed = np.flatnonzero(np.diff(values) != 0)
-    return int(times_ms[changed[-1] + 1]) if len(changed) else int(times_ms[0])
-
-
-def _traffic(reading: Reading, scrapes: int) -> str | None:
-    """Words for the requests that came and went in the newest scrapes; None when there were too few to move a gauge."""
-    window = (reading.seen_ms - scrapes * reading.pace.interval_ms, reading.seen_ms)
-    come = reading.rank.increase("time_to_first_token", *window)
-    gone = reading.rank.increase("requests_finished", *window)
-    on_board = reading.rank.rate("requests_finished", *window) * reading.rank.mean("request_inference_time", *window)
-    if not come >= scrapes or not gone >= scrapes or not on_board >= 1:
-        return None
-    return f"{come:.0f} requests came and {gone:.0f} went (about {on_board:.0f} on board by Little's law)"
-
-
-def _board_differs(reading: Reading, since_ms: int, shown: float) -> bool:
-    """Whether the requests that came and went since then say that another number than the one shown was on board.
-
-    By Little's law over many of them; or because more finished than got a first token, by more than the gauge shows in all:
-    these must have been on board before. Aborted requests only hide that, they never feign it.
-    """
-    begun, done = reading.rank.counter("time_to_first_token"), reading.rank.counter("requests_finished")
-    if begun is None or done is None:
-        return False
-    while_shown = (reading.rank.times_ms >= since_ms) & (reading.rank.times_ms <= reading.seen_ms)
-    ahead = (begun.values - done.values)[while_shown]
-    ahead = ahead[~np.isnan(ahead)]
-    slack = reading.limits("metrics_untrustworthy", "slack_requests")
-    if len(ahead) and float((np.maximum.accumulate(ahead) - ahead).max()) > shown + slack:
-        return True
-    window = (since_ms, reading.seen_ms)
-    if not reading.rank.increase("requests_finished", *window) >= (
-        reading.limits("metrics_untrustworthy", "finished_per_running") * shown
-    ):
-        return False
-    on_board = reading.rank.rate("requests_finished", *window) * reading.rank.mean("request_inference_time", *window)
-    return abs(on_board - shown) >= reading.limits("metrics_untrustworthy", "board_off_ratio") * shown
 
 
 def _frozen(reading: Reading, since: int, silent_ms: int, silence: str) -> Stillness:

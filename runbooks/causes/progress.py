@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from runbooks.frozen import frozen_gauges, one_frozen
 from runbooks.reading import Reading
 from runbooks.scene import Scene, Suspicion
-from runbooks.stillness import Stillness, frozen_gauges, one_frozen, stillness
+from runbooks.stillness import Stillness, stillness
 
 QUEUE = frozenset(
     ["overload", "seat_limited", "kv_limited", "prefill_limited", "sequence_hog", "replica_imbalance", "rank_imbalance"]
@@ -28,7 +29,7 @@ def no_progress(scene: Scene) -> list[Suspicion]:
 
 def _suspect(reading: Reading, still: Stillness) -> Suspicion | None:
     frozen = frozen_gauges(reading)
-    if frozen is not None and frozen.evidence:
+    if frozen is not None and frozen.contradicted:
         return Suspicion(
             cause="stale_gauges",
             confidence="likely",
@@ -76,25 +77,21 @@ def _suspect(reading: Reading, still: Stillness) -> Suspicion | None:
 
 
 def one_gauge_frozen(scene: Scene) -> list[Suspicion]:
-    """A single gauge that stands still while requests come and go and the other gauge moves."""
+    """A single gauge that stands still while the counters, or the other gauge, show that it must move."""
     found = []
     for place, reading in scene.readings.items():
         one = one_frozen(reading) if scene.state(place) in ("serving", "prefill_only") else None
-        if one is not None:
-            sure = one[1].contradicted
+        if one is not None and one.contradicted:
             found.append(
                 Suspicion(
                     cause="metrics_untrustworthy",
-                    confidence="likely" if sure else "possible",
+                    confidence="likely",
                     places=(place,),
-                    since_ms=one[1].since_ms,
-                    evidence=(one[1].evidence,),
-                    against=()
-                    if sure
-                    else ("a closed loop of clients would keep the number of running requests constant too",),
+                    since_ms=one.since_ms,
+                    evidence=(one.evidence,),
                     runner_up="stale_gauges",
                     separating_check="scrape the replica by hand twice while requests come and go",
-                    cannot_know=(f"the true {one[0]}",),
+                    cannot_know=tuple(f"the true {signal}" for signal in one.signals),
                 )
             )
     return found

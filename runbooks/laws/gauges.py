@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from runbooks.frozen import frozen_gauges, one_frozen
 from runbooks.laws.model import KEPT, Check, Outcome, Subject, unknown
-from runbooks.stillness import frozen_gauges, one_frozen, stillness
+from runbooks.stillness import stillness
 
 
 def usage_is_a_ratio(subject: Subject) -> Outcome:
@@ -71,13 +72,17 @@ def work_means_progress(subject: Subject) -> Outcome:
 
 
 def gauges_move_with_steps(subject: Subject) -> Outcome:
+    """Unknown while a gauge rests and nothing contradicts it yet: a closed loop of clients looks the same."""
     assert subject.reading is not None
-    frozen, one = frozen_gauges(subject.reading), one_frozen(subject.reading)
-    if one is not None:
-        return Outcome("broken", one[1].evidence)
-    if frozen is None:
-        return unknown("too few requests to tell")
-    return Outcome("broken", frozen.evidence) if frozen.evidence else KEPT
+    together, alone = frozen_gauges(subject.reading), one_frozen(subject.reading)
+    found = [one for one in (together, alone) if one is not None]
+    for one in found:
+        if one.contradicted:
+            return Outcome("broken", one.evidence, one.signals)
+    for one in found:
+        if one.contradicted is None:
+            return unknown(one.evidence)
+    return KEPT if together is not None else unknown("too few requests came and went")
 
 
 def tokens_lead_to_finishes(subject: Subject) -> Outcome:

@@ -1,0 +1,277 @@
+"""Gauges that stand still while requests come and go: which balance of the counters contradicts them, and when none can.
+
+Real engines keep the account of `running` to the request: running = first tokens - finished - aborted + those in prefill
+(scheduler facts I1, I5, I10, J4), and hardly ever more than one is in prefill, since a started prompt takes the budget before the
+next is admitted (C2, C12). Stillness alone proves nothing: a closed loop of clients holds the number of requests for ever, and blocks
+too where a whole request fits into one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from collectors.model import Floats, Int64s
+from collectors.observed import NAN
+from runbooks.reading import Reading
+
+FROZEN_SCRAPES = 8
+"""With one request on board on average, eight scrapes that all show one and the same state are already unlikely."""
+CHANCE = 1e-4
+"""How unlikely the samples must be under honest gauges where the account alone has to prove it."""
+FIRST_LOOKS = 3
+"""From so many scrapes at rest on, a gauge is looked at."""
+
+
+@dataclass(frozen=True)
+class FrozenGauges:
+    """Gauges against traffic. `contradicted`: True = no honest engine shows this, False = it moves or the counters agree
+    with its rest, None = they cannot tell (`evidence` then says why)."""
+
+    signals: tuple[str, ...]
+    since_ms: int
+    evidence: str
+    contradicted: bool | None
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a resting `running` leaves unexplained at each scrape of its rest."""
+
+    excess: Floats
+    """Requests that would have to be in prefill, at least. Aborts only lower it."""
+    usual: float
+    """The most of it while the gauge still moved; NaN where it never did in this process."""
+    in_prefill: float
+    """Requests in prefill on average: first tokens x time to first token (Little), which holds the prefill and more."""
+    independent: float
+    """How many of the scrapes tell something new: prefills that outlast a scrape are seen again by the next."""
+    agrees: bool
+    """The counters stand on the gauge's number all along."""
+
+
+def frozen_gauges(reading: Reading) -> FrozenGauges | None:
+    """Running and KV usage both at rest while requests come and go; None when too few did.
+
+    Two things contradict: the account of `running`; or requests so long that they take and give back several blocks each.
+    """
+    times, usage = reading.series("kv_cache_usage")
+    _, running = reading.series("requests_running")
+    traffic = _traffic(reading, FROZEN_SCRAPES)
+    if len(usage) != len(running) or len(usage) < FROZEN_SCRAPES + 1 or traffic is None:
+        return None
+    all_three = ("requests_running", "requests_waiting", "kv_cache_usage")
+    since = max(_still_since(times, usage), _still_since(times, running))
+    if reading.seen_ms - since < FROZEN_SCRAPES * reading.pace.interval_ms:
+        return FrozenGauges(all_three, since, "", False)
+    words = f"running {running[-1]:.0f} and KV usage {usage[-1]:.2%} have not moved"
+    words = f"{words} for {(reading.seen_ms - since) / 1000:.0f} s while {traffic}"
+    if _several_blocks_each(reading, since):
+        return FrozenGauges(all_three, since, words, True)
+    verdict, why = _judge_running(reading, since, float(running[-1]))
+    return FrozenGauges(all_three, since, f"{words}; {why}" if why else words, verdict)
+
+
+def one_frozen(reading: Reading) -> FrozenGauges | None:
+    """One of running, KV usage and waiting that stands still while another moves; None when there is none or too little traffic."""
+    for look in (_running_alone, _usage_alone, _waiting_alone):
+        found = look(reading)
+        if found is not None:
+            return found
+    return None
+
+
+def _running_alone(reading: Reading) -> FrozenGauges | None:
+    """At rest while KV usage moves and nobody waits: a queue keeps running at its ceiling by itself."""
+    times, running = reading.series("requests_running")
+    usage_times, usage = reading.series("kv_cache_usage")
+    if len(running) <= FIRST_LOOKS:
+        return None
+    since = _still_since(times, running)
+    scrapes = int((times >= since).sum()) - 1
+    if scrapes < FIRST_LOOKS or not (len(usage) and _still_since(usage_times, usage) > since):
+        return None
+    traffic = _traffic(reading, scrapes)
+    waiting = reading.rank.gauge("requests_waiting", since - 1, reading.seen_ms)
+    if traffic is None or (len(waiting) and waiting.max() > 0):
+        return None
+    verdict, why = _judge_running(reading, since, float(running[-1]))
+    if verdict is None and scrapes < FROZEN_SCRAPES:
+        why = "too short to tell"
+    stands = (
+        f"requests_running has stood at {running[-1]:g} for {(reading.seen_ms - since) / 1000:.0f} s while {traffic}"
+    )
+    return FrozenGauges(("requests_running",), since, f"{stands}; {why}" if why else stands, verdict)
+
+
+def _usage_alone(reading: Reading) -> FrozenGauges | None:
+    """At rest while running moves: every request owns at least one block of its own (facts D6)."""
+    times, usage = reading.series("kv_cache_usage")
+    _, running = reading.series("requests_running")
+    if len(usage) != len(running) or len(usage) <= FIRST_LOOKS:
+        return None
+    since = _still_since(times, usage)
+    resting = times >= since
+    scrapes, turns = int(resting.sum()) - 1, int((np.diff(running[resting]) != 0).sum())
+    traffic = _traffic(reading, max(scrapes, 1))
+    moved_before = len(np.unique(usage[~resting])) > 1
+    if scrapes < FIRST_LOOKS or turns < FIRST_LOOKS or traffic is None or not moved_before:
+        return None
+    stands = f"kv_cache_usage has stood at {usage[-1]:g} for {(reading.seen_ms - since) / 1000:.0f} s while {traffic}"
+    if scrapes >= FROZEN_SCRAPES:
+        return FrozenGauges(("kv_cache_usage",), since, f"{stands}, and running moved {turns} times", True)
+    return FrozenGauges(("kv_cache_usage",), since, f"{stands}; too short to tell", None)
+
+
+def _waiting_alone(reading: Reading) -> FrozenGauges | None:
+    """At rest while the times that requests spent in the queue tell another length (Little: rate x queue time).
+
+    Those who never leave the queue only make it longer than that, so a queue shorter than their product is false. A longer one
+    may be of requests set aside (a low priority, an adapter, a grammar: facts C8): not told apart from a gauge at rest.
+    """
+    times, waiting = reading.series("requests_waiting")
+    if len(waiting) <= 2 * FROZEN_SCRAPES:
+        return None
+    since = _still_since(times, waiting)
+    patience_ms = 2000 * reading.rank.mean("e2e_request_latency", *reading.last_ms(2 * reading.pace.recent_ms))
+    start = since + patience_ms  # who finishes after it came after the rest began
+    if patience_ms != patience_ms or reading.seen_ms - start < FROZEN_SCRAPES * reading.pace.interval_ms:
+        return None
+    start_ms, queue = round(start), reading.rank.histograms.get("request_queue_time")
+    traffic = _traffic(reading, int((times > start_ms).sum()))
+    if queue is None or traffic is None:
+        return None
+    length = queue.count.rate(start_ms, reading.seen_ms) * queue.mean(start_ms, reading.seen_ms)
+    shown = float(waiting[-1])
+    seconds = (reading.seen_ms - since) / 1000
+    stands = f"requests_waiting has stood at {shown:g} for {seconds:.0f} s while {traffic}, which waited in a queue of {length:.1f}"
+    slack = reading.limits("metrics_untrustworthy", "slack_requests")
+    if length > shown * (1 + reading.limits("metrics_untrustworthy", "board_off_ratio")) + slack:
+        return FrozenGauges(("requests_waiting",), since, stands, True)
+    if (
+        shown > 0
+        and length < shown / 4
+        and float(np.ptp(reading.rank.gauge("requests_running", since, reading.seen_ms))) > 0
+    ):
+        return FrozenGauges(
+            ("requests_waiting",), since, f"{stands}; requests that are set aside would look the same", None
+        )
+    return None
+
+
+def _judge_running(reading: Reading, since_ms: int, shown: float) -> tuple[bool | None, str]:
+    """Whether the counters contradict a resting `running` (None = they cannot tell), and in which words."""
+    account = account_of_running(reading, since_ms)
+    if account is None:
+        return None, "the counters that it must agree with are missing"
+    slack = reading.limits("metrics_untrustworthy", "slack_requests")
+    scrapes = int(reading.limits("metrics_untrustworthy", "scrapes"))
+    mean = float(account.excess.mean())
+    telling = f"first tokens and finished requests differ from that by up to {account.excess.max():.0f}"
+    usual = account.usual == account.usual
+    if mean > account.in_prefill + 1:
+        if usual and int((account.excess > account.usual + slack).sum()) >= scrapes:
+            return True, f"{telling}, by at most {account.usual:.0f} before"
+        if _chance(account, shown) < CHANCE:
+            return True, f"{telling}, and only {account.in_prefill:.1f} are in prefill on average"
+    if _board_is_larger(reading, since_ms, shown):
+        return True, "by their times in the engine more are on board"
+    if account.agrees:
+        return False, ""
+    return None, "a closed loop of clients would hold it too"
+
+
+def account_of_running(reading: Reading, since_ms: int) -> Account | None:
+    """The account of a `running` that rests since an instant; None without the counters or where lookups show that requests
+    leave before their first token, which no counter tells."""
+    rank = reading.rank
+    begun, done, gauge = (
+        rank.counter("time_to_first_token"),
+        rank.counter("requests_finished"),
+        rank.gauges.get("requests_running"),
+    )
+    first = rank.histograms.get("time_to_first_token")
+    if begun is None or done is None or gauge is None or first is None or _left_in_prefill(reading, since_ms):
+        return None
+    inside = (rank.times_ms >= reading.epoch_ms) & (rank.times_ms <= reading.seen_ms)
+    inside &= ~np.isnan(gauge + begun.values + done.values)
+    times, rest = rank.times_ms[inside], (gauge - (begun.total - done.total))[inside]
+    before, after = rest[times < since_ms], rest[times >= since_ms]
+    if len(after) < FIRST_LOOKS:
+        return None
+    moved = len(before) >= FROZEN_SCRAPES and len(np.unique(gauge[inside][times < since_ms])) > 1
+    window = (since_ms, reading.seen_ms)
+    until_first_seconds = first.mean(*window)
+    in_prefill = first.count.rate(*window) * until_first_seconds
+    if in_prefill != in_prefill:
+        return None
+    independent = len(after) * min(1.0, reading.pace.interval_ms / max(2000 * until_first_seconds, 1.0))
+    queue = rank.gauges.get("requests_waiting", np.zeros(len(gauge)))[inside][times >= since_ms]
+    excess = np.maximum(
+        _above_lowest(after) - np.nan_to_num(queue), 0.0
+    )  # a preempted request waits with its first token told
+    usual = float(_above_lowest(before).max()) if moved else NAN
+    slack = reading.limits("metrics_untrustworthy", "slack_requests")
+    agrees = bool(np.abs(after - np.median(after)).max() <= max(slack, usual if moved else 0.0))
+    return Account(excess, usual, in_prefill, independent, agrees)
+
+
+def _above_lowest(values: Floats) -> Floats:
+    """How far each value lies above the lowest up to it: aborts lower what is left for good, nothing but prefill raises it."""
+    return values - np.minimum.accumulate(values)
+
+
+def _chance(account: Account, shown: float) -> float:
+    """At most so likely is this mean excess with that many in prefill on average (Chernoff, values within 0..shown)."""
+    mean, expected = float(account.excess.mean()) / max(shown, 1.0), account.in_prefill / max(shown, 1.0)
+    if not 0 < expected < mean:
+        return 1.0
+    mean = min(mean, 1 - 1e-9)
+    distance = mean * math.log(mean / expected) + (1 - mean) * math.log((1 - mean) / (1 - expected))
+    return math.exp(-account.independent * distance)
+
+
+def _left_in_prefill(reading: Reading, since_ms: int) -> bool:
+    """Whether clearly more prompt tokens were looked up than booked at first tokens: clients leave during prefill."""
+    window = (since_ms, reading.seen_ms)
+    lookups, prompts = (reading.rank.increase(name, *window) for name in ("prefix_cache_queries", "prompt_tokens"))
+    return lookups > prompts * (1 + reading.limits("metrics_untrustworthy", "board_off_ratio"))
+
+
+def _board_is_larger(reading: Reading, since_ms: int, shown: float) -> bool:
+    """By Little's law over many finished requests; aborted ones only make it smaller."""
+    window = (since_ms, reading.seen_ms)
+    limits = reading.limits
+    enough = limits("metrics_untrustworthy", "finished_per_running") * max(shown, 1.0)
+    if not reading.rank.increase("requests_finished", *window) >= enough:
+        return False
+    on_board = reading.rank.rate("requests_finished", *window) * reading.rank.mean("request_inference_time", *window)
+    slack = limits("metrics_untrustworthy", "slack_requests")
+    return on_board >= (1 + limits("metrics_untrustworthy", "board_off_ratio")) * shown + slack
+
+
+def _several_blocks_each(reading: Reading, since_ms: int) -> bool:
+    """Whether requests of this size take blocks as they grow: two blocks of tokens each, on average."""
+    window = (since_ms, reading.seen_ms)
+    tokens = reading.rank.increase("generation_tokens", *window)
+    return tokens >= 2 * (reading.rank.cache.block_size_tokens or 128) * reading.rank.increase(
+        "requests_finished", *window
+    )
+
+
+def _still_since(times_ms: Int64s, values: Floats) -> int:
+    changed = np.flatnonzero(np.diff(values) != 0)
+    return int(times_ms[changed[-1] + 1]) if len(changed) else int(times_ms[0])
+
+
+def _traffic(reading: Reading, scrapes: int) -> str | None:
+    """Words for the requests that came and went in the newest scrapes; None when there were too few to move a gauge."""
+    window = (reading.seen_ms - scrapes * reading.pace.interval_ms, reading.seen_ms)
+    come = reading.rank.increase("time_to_first_token", *window)
+    gone = reading.rank.increase("requests_finished", *window)
+    on_board = reading.rank.rate("requests_finished", *window) * reading.rank.mean("request_inference_time", *window)
+    if not come >= scrapes or not gone >= scrapes or not on_board >= 1:
+        return None
+    return f"{come:.0f} requests came and {gone:.0f} went (about {on_board:.0f} on board by Little's law)"
