@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, repeat
+from math import frexp, ldexp
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -39,8 +40,34 @@ class Page:
                 index += 1
 
 
+def added(total: float, value: float, times: int) -> float:
+    """`total` after `times` additions of `value` one by one, rounding included: n x value rounds otherwise.
+
+    Between two powers of two the spacing of floats is constant, so every addition there adds the same rounded step - from the second one on, when
+    a tie has been rounded to even - and whole stretches of steps are exact.
+    """
+    if times < 8 or value <= 0 or total < 0:
+        for _ in repeat(None, times):
+            total += value
+        return total
+    exponent = None
+    while times:
+        total += value
+        times -= 1
+        before, exponent = exponent, frexp(total)[1]
+        if before == exponent:
+            step = (total + value) - total
+            if not step:
+                return total
+            whole = min(times, int((ldexp(1.0, exponent) - total) / step) - 1)
+            if whole > 0:
+                total += step * whole
+                times -= whole
+    return total
+
+
 class Histogram:
-    """Counts by bucket and the sum, as prometheus_client keeps them; `observe` takes `count` equal observations at once."""
+    """Counts by bucket and the sum, as prometheus_client keeps them; `observe` takes `count` equal observations at once, the sum is that of one by one."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -51,7 +78,7 @@ class Histogram:
 
     def observe(self, value: float, count: int = 1) -> None:
         self.counts[bisect_left(self.bounds, value)] += count
-        self.sum += value * count
+        self.sum = self.sum + value if count == 1 else added(self.sum, value, count)
 
     @property
     def count(self) -> int:
