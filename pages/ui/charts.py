@@ -140,6 +140,10 @@ class Panel:
     """The word for having nothing to draw: no data, not scraped, not in this engine version."""
     aside: str = ""
     """A remark behind the legend, such as '12 more in grey'."""
+    zeros: tuple[tuple[str, int], ...] = ()
+    """Time counts from a common zero: the name of each side and its instant (ms) at zero. Empty: time is UTC."""
+    cursor_ms: int | None = None
+    """The page's cursor inside the picture: what comes after it is drawn pale. None: the picture ends with it."""
 
 
 def _look(series: Series) -> dict[str, Any]:
@@ -166,7 +170,7 @@ def pack(panel: Panel, *, group: str = "page", dim: bool = False) -> bytes:
         "step_ms": panel.step_ms, "points": panel.points, "series": series, "axis": panel.axis or (panel.start_ms, end_ms),
         "marks": [asdict(mark) for mark in panel.marks], "limits": [asdict(limit) for limit in panel.limits if math.isfinite(limit.value)],
         "y_max": panel.y_max, "height": panel.height, "margin_left": panel.margin_left, "promql": panel.promql,
-        "runbook": panel.runbook, "taints": panel.taints, "notice": panel.notice, "aside": panel.aside,
+        "runbook": panel.runbook, "taints": panel.taints, "notice": panel.notice, "aside": panel.aside, "zeros": panel.zeros, "cursor_ms": panel.cursor_ms,
         "group": group, "dim": dim, "plotly_url": plotly_url(),
     }  # fmt: skip
     head = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from collectors.aligned import AlignedSide, Side, aligned
 from collectors.capsule import Capsule, CapsuleSource
 from collectors.figures import Line, Panel
 from collectors.fleet import fleet_picture
@@ -112,6 +113,7 @@ class Pictures:
         self.fleets: PictureCache[FleetPicture] = PictureCache(_now_ms, size=48)
         self.latencies: PictureCache[LatencyPicture] = PictureCache(_now_ms, size=24)
         self.diagnoses: PictureCache[Diagnosis] = PictureCache(_now_ms, size=160)
+        self.sides: PictureCache[AlignedSide] = PictureCache(_now_ms, size=24)
         self.panels: PictureCache[Panel] = PictureCache(_now_ms, size=96)
         self.walks: PictureCache[Walk] = PictureCache(_now_ms, size=64)
 
@@ -220,6 +222,18 @@ def lived(view: View) -> Timeline:
     """What was concluded while somebody watched this live source."""
     judged = sorted(held(view.source_key).judged.copy(), key=lambda found: found.at_ms)
     return fold([found for found in judged if found.at_ms <= view.at_ms])
+
+
+def beside(view: View, zero_ms: int, before_ms: int, after_ms: int, step_ms: int) -> Seen[AlignedSide]:
+    """A source laid on a common zero: a recording whole, whatever its cursor (the page draws that); a live one up to the view's instant."""
+    whole = replace(view, at_ms=view.extent.end_ms) if view.extent is not None else view
+
+    def compute() -> AlignedSide:
+        grid = {"before_ms": before_ms, "after_ms": after_ms, "step_ms": step_ms}
+        return aligned([Side(source_at(whole), zero_ms)], settings(), **grid).sides[0]
+
+    subject = (view.source_key, view.scope, whole.mode == "live", before_ms, after_ms, step_ms)
+    return _seen(_pictures.sides, subject, (whole.at_ms, zero_ms), compute)
 
 
 def latency(view: View, signal: str) -> Seen[LatencyPicture]:

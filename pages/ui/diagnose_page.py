@@ -18,7 +18,7 @@ from pages.ui.diagnose_view import (
 )  # fmt: skip
 from pages.ui.frame import runbook_query
 from pages.ui.lanes import lane_chart
-from pages.ui.story_view import lanes_of
+from pages.ui.story_view import UNIT_LABEL, lanes_of
 from pages.ui.table import table
 from pages.ui.view import View
 from pages.ui.words import cause_text
@@ -117,7 +117,7 @@ def _lanes(here: View) -> None:
         return
     picked = lane_chart(
         "The whole recording", lanes_of(told), extent.start_ms, extent.end_ms, here.at_ms, key="lanes",
-        unit_label="causes, detectors, broken checks and states over time; a click goes there",
+        unit_label=UNIT_LABEL,
     )  # fmt: skip
     if picked is not None:
         view.pin(view.within(extent, picked))

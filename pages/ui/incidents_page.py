@@ -6,11 +6,11 @@ import streamlit as st
 
 from collectors.instants import format_instant
 from collectors.source import SourceError
-from pages.ui import data, lab_page, library, nav, records, states, story, view
+from pages.ui import compare_page, data, lab_page, library, nav, records, states, story, view
 from pages.ui.frame import live_page
 from pages.ui.lanes import lane_chart
 from pages.ui.library import Entry
-from pages.ui.story_view import lanes_of
+from pages.ui.story_view import UNIT_LABEL, lanes_of
 from pages.ui.table import Cell, Column, Row, table
 from pages.ui.view import View
 from pages.ui.words import cause_text, day_and_clock, digits, duration
@@ -39,6 +39,9 @@ def draw(here: View) -> None:
     _below()
 
 
+TABS = {"library": "Library", "compare": "Compare", "lab": "Threshold lab"}
+
+
 def page() -> None:
     """The page works without a source too: the library does not need one."""
     try:
@@ -47,30 +50,49 @@ def page() -> None:
         states.note("No source is open. Open an incident file below.")
         _below()
         return
-    if nav.given("tab") == "lab":
+    tab = nav.given("tab")
+    if tab == "lab":
         live_page(lambda here: _tabs("lab"))
         with states.section("The threshold lab"):
             lab_page.draw()
         return
+    if tab == "compare":
+        live_page(_compare, unfinished=_compared_is_made)
+        return
     live_page(draw, unfinished=_being_judged)
+
+
+def _compare(here: View) -> None:
+    _tabs("compare")
+    with states.section("The comparison"):
+        compare_page.draw(here)
 
 
 def _tabs(shown: str) -> None:
     chosen = st.segmented_control(
         "Part",
-        ["library", "lab"],
+        list(TABS),
         default=shown,
         required=True,
         key=f"tab_{shown}",
         label_visibility="collapsed",
-        format_func=lambda tab: "Library" if tab == "library" else "Threshold lab",
+        format_func=TABS.__getitem__,
     )
     if chosen and chosen != shown:
-        if chosen == "lab":
-            st.query_params["tab"] = "lab"
-        elif "tab" in st.query_params:
-            del st.query_params["tab"]
+        for name in ("tab", *compare_page.PARAMETERS):
+            if name in st.query_params:
+                del st.query_params[name]
+        if chosen != "library":
+            st.query_params["tab"] = chosen
         st.rerun()
+
+
+def _compared_is_made() -> bool:
+    """Something still changes beside a replay that stands still: a live second source, or one that is being judged."""
+    other = nav.given("with")
+    if other == compare_page.LIVE:
+        return True
+    return other in library.files() and story.told(other, first=False) is None
 
 
 def _being_judged() -> bool:
@@ -173,7 +195,7 @@ def _lanes(here: View) -> None:
     else:
         picked = lane_chart(
             "What held, and when", lanes_of(told), extent.start_ms, extent.end_ms, here.at_ms, key="incident_lanes",
-            unit_label="causes, detectors, broken checks, states; a click moves the cursor",
+            unit_label=UNIT_LABEL,
         )  # fmt: skip
         if picked is not None:
             view.pin(view.within(extent, picked))
@@ -187,34 +209,11 @@ def _lanes(here: View) -> None:
         with st.expander("What was done to the fleet (ground truth; no judgement reads it)"):
             st.json(manifest.ground_truth, expanded=1)
     others = [entry.key for entry in library.entries() if entry.manifest is not None and entry.key != here.source_key]
-    other = (
-        st.selectbox("Compare with", others, index=None, placeholder="another incident file", key="compare")
-        if others
-        else None
-    )
-    if other:
-        _other(str(other))
-
-
-def _other(key: str) -> None:
-    held = data.held(key)
-    told = story.told(key)
-    extent = held.extent
-    if isinstance(told, Timeline) and extent is not None:
-        lane_chart(
-            key,
-            lanes_of(told),
-            extent.start_ms,
-            extent.end_ms,
-            None,
-            key="other_lanes",
-            unit_label="the other recording, on its own time",
-        )
-    else:
-        states.line(
-            "unknown",
-            told if isinstance(told, str) else "The other recording is being judged; choose it again in a moment.",
-        )
+    if others:
+        st.page_link(
+            nav.FILES["incidents"], label="Compare with another incident or with live", icon=":material/compare_arrows:",
+            query_params=nav.merged(view.kept(), tab="compare"),
+        )  # fmt: skip
 
 
 def _incident(incident: Incident) -> Row:

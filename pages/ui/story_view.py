@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pages.ui.lanes import Lane, Span
-from pages.ui.words import cause_text, name_text
+from pages.ui.words import cause_text, clock, name_text
 from runbooks.timeline import Episode, Timeline
 
 STATE_TONES = {"stalled": "bad", "down": "bad", "stale": "warn", "unknown": "quiet"}
 CAUSES_OF_PAGES = ("overload", "seat_limited", "kv_limited", "engine_stalled", "replica_down", "unadmittable_head")
+UNIT_LABEL = "causes, detectors, broken checks, states; striped: since when, as was said later; a click goes there"
 
 
 def lanes_of(told: Timeline) -> list[Lane]:
@@ -16,7 +19,8 @@ def lanes_of(told: Timeline) -> list[Lane]:
     for episode in (*told.of("verdict"), *told.of("anomaly"), *told.of("check"), *told.of("state")):
         if episode.kind == "state" and episode.id not in STATE_TONES:
             continue
-        lanes.setdefault(_lane(episode), []).append(_span(episode))
+        lane = lanes.setdefault(_lane(episode), [])
+        lane += _spans(episode, lane[-1].to_ms if lane else None)
     return [Lane(name, tuple(spans)) for name, spans in lanes.items()] or [Lane("nothing wrong", ())]
 
 
@@ -25,14 +29,24 @@ def _lane(episode: Episode) -> str:
     return f"{words[episode.kind]} · {episode.place}" if episode.place else words[episode.kind]
 
 
-def _span(episode: Episode) -> Span:
+def _spans(episode: Episode, after_ms: int | None) -> Iterable[Span]:
+    """One span per confidence or severity, in order; the first knows since when it held, but for what the lane showed before."""
+    turns = episode.turns or ((episode.from_ms, episode.confidence or episode.severity),)
+    for number, (from_ms, word) in enumerate(turns):
+        to_ms = turns[number + 1][0] if number + 1 < len(turns) else episode.to_ms
+        since_ms = episode.since_ms if number == 0 else None
+        since = f", since {clock(since_ms)}" if since_ms is not None and since_ms < from_ms else ""
+        said = f"{_lane(episode)}{', ' + word if word else ''}{since}, said from {clock(from_ms)} to {clock(to_ms)} UTC"
+        lead_ms = max(since_ms, after_ms or since_ms) if since and since_ms is not None else None
+        text = word if episode.kind == "verdict" else ""
+        yield Span(said, from_ms, to_ms, _tone(episode, word), text, lead_ms)
+
+
+def _tone(episode: Episode, word: str) -> str:
     if episode.kind == "state":
-        tone = STATE_TONES[episode.id]
-    elif episode.confidence == "undetermined":
-        tone = "quiet"
-    elif episode.kind == "verdict":
-        tone = "bad" if episode.id in CAUSES_OF_PAGES else "warn"
-    else:
-        tone = "bad" if episode.severity == "page" else "warn"
-    text = episode.confidence if episode.kind == "verdict" else ""
-    return Span(f"{_lane(episode)}{', ' + text if text else ''}", episode.from_ms, episode.to_ms, tone, text)
+        return STATE_TONES[episode.id]
+    if word == "undetermined":
+        return "quiet"
+    if episode.kind == "verdict":
+        return "bad" if episode.id in CAUSES_OF_PAGES else "warn"
+    return "bad" if (word or episode.severity) == "page" else "warn"

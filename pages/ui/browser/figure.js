@@ -1,6 +1,7 @@
 // From a packed panel to what Plotly draws. No labels here: they would be markup to Plotly and are drawn by live_chart.js.
 
 import { channels, fade } from "./ink.js"
+import { offset, offsetTicks } from "./words.js"
 
 export const MARGIN = { l: 48, r: 10, t: 18, b: 22 } // the strip above holds the labels of marks
 
@@ -71,11 +72,17 @@ function layout(spec, heat, paint, width) {
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { family: paint.font, size: 11, color: paint.muted },
     uirevision: spec.axis.join(),
-    xaxis: { ...axis, type: "date", range: [...spec.axis], showgrid: false, nticks: 6, tickformat: "%H:%M", tickformatstops: [{ dtickrange: [null, 59000], value: "%H:%M:%S" }, { dtickrange: [86400000, null], value: "%d %b" }] },
+    xaxis: spec.zeros.length ? offsets(spec, axis, width) : { ...axis, type: "date", range: [...spec.axis], showgrid: false, nticks: 6, tickformat: "%H:%M", tickformatstops: [{ dtickrange: [null, 59000], value: "%H:%M:%S" }, { dtickrange: [86400000, null], value: "%d %b" }] },
     yaxis: heat ? heatAxis(heat, axis) : { ...axis, fixedrange: true, nticks: 5, ...scale(spec) },
-    shapes: [...marks(spec, paint), ...limits(spec, heat, paint), ...future(spec, paint)],
+    shapes: [...marks(spec, paint), ...limits(spec, heat, paint), ...future(spec, paint), ...cursor(spec, paint)],
     annotations: [],
   }
+}
+
+function offsets(spec, axis, width) {
+  const [from, to] = spec.axis
+  const tickvals = offsetTicks(from, to, Math.max(2, Math.min(7, Math.floor((width || 400) / 75))))
+  return { ...axis, type: "linear", range: [from, to], showgrid: false, tickvals, ticktext: tickvals.map(offset) }
 }
 
 function heatAxis(heat, axis) {
@@ -99,6 +106,17 @@ function limits(spec, heat, paint) {
     const y = heat ? heat.limit_row : l.value
     return { type: "line", xref: "paper", yref: "y", x0: 0, x1: 1, y0: y, y1: y, line: { color: fade(paint.text, 0.55), width: 1, dash: "dash" } }
   })
+}
+
+// The cursor stands inside what is drawn: what comes after it is pale.
+function cursor(spec, paint) {
+  const { cursor_ms, axis: [from, to] } = spec
+  if (cursor_ms === null || cursor_ms < from || cursor_ms > to) return []
+  const place = { xref: "x", yref: "paper", y0: 0, y1: 1, x0: cursor_ms }
+  return [
+    { type: "rect", layer: "above", ...place, x1: to, fillcolor: fade(paint.panel, 0.55), line: { width: 0 } },
+    { type: "line", ...place, x1: cursor_ms, line: { color: fade(paint.text, 0.8), width: 1.5 } },
+  ]
 }
 
 // In a replay the part that lies behind the cursor's edge has not happened yet.

@@ -4,7 +4,7 @@
 import { figure, MARGIN } from "./figure.js"
 import { ink } from "./ink.js"
 import { plotly, unpack } from "./wire.js"
-import { between, button, clock, format, link, make } from "./words.js"
+import { between, button, clock, format, link, make, offset } from "./words.js"
 
 const charts = new WeakMap() // parentElement -> Chart
 const groups = new Map() // name -> Set of charts with one time cursor
@@ -74,7 +74,7 @@ class Chart {
   async draw() {
     const { spec } = this
     this.paint = ink(this.root)
-    this.readout(spec.points - 1)
+    this.readout(this.resting)
     const { traces, layout } = figure(spec, this.paint, this.frame.clientWidth)
     await this.Plotly.react(this.plot, traces, layout, { displayModeBar: false, doubleClick: false, showTips: false })
     if (!this.ready) this.plot.on("plotly_relayout", (change) => this.zoomed(change))
@@ -151,6 +151,13 @@ class Chart {
     return Math.min(points - 1, Math.max(0, Math.round((time - start_ms) / step_ms)))
   }
 
+  // Where nobody points: the cursor of the page where it stands inside the picture, else the newest value.
+  get resting() { return this.spec.cursor_ms === null ? this.spec.points - 1 : this.index(this.spec.cursor_ms) }
+
+  stamp(ms) { return this.spec.zeros.length ? offset(ms) : `${clock(ms)} UTC` }
+
+  zerosAt(i) { return this.spec.zeros.map(([name, zero]) => make("div", "", null, `${name} ${clock(zero + this.timeOf(i))} UTC`)) }
+
   timeOf(i) { return this.spec.start_ms + i * this.spec.step_ms }
 
   point(event) {
@@ -162,7 +169,7 @@ class Chart {
     const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -1e9, End: 1e9 }
     if (event.key in steps) {
       event.preventDefault()
-      const from = this.at ?? this.spec.points - (steps[event.key] < 0 ? 0 : 1)
+      const from = this.at ?? (this.spec.cursor_ms === null ? this.spec.points - (steps[event.key] < 0 ? 0 : 1) : this.resting)
       this.share(this.timeOf(Math.min(this.spec.points - 1, Math.max(0, from + steps[event.key]))), this)
     } else if (event.key === "Enter" && this.at !== null && this.at !== undefined) {
       this.send("picked", { at_ms: this.timeOf(this.at) })
@@ -180,12 +187,12 @@ class Chart {
     const there = time !== null
     this.cursor.style.display = there ? "block" : "none"
     this.tip.style.display = there && tipped ? "block" : "none"
-    this.readout(there ? this.at : spec.points - 1)
+    this.readout(there ? this.at : this.resting)
     if (!there) return
     const x = this.x(this.timeOf(this.at))
     this.cursor.style.transform = `translateX(${x}px)`
     if (!tipped) return
-    this.tip.replaceChildren(make("b", "", null, `${clock(this.timeOf(this.at))} UTC`), ...this.rowsAt(this.at))
+    this.tip.replaceChildren(make("b", "", null, this.stamp(this.timeOf(this.at))), ...this.zerosAt(this.at), ...this.rowsAt(this.at))
     const left = x + 14 + this.tip.offsetWidth > this.frame.clientWidth ? x - 14 - this.tip.offsetWidth : x + 14
     this.tip.style.transform = `translate(${Math.max(0, left)}px, 6px)`
   }
@@ -244,7 +251,7 @@ class Chart {
       const text = this.value(s, i)
       if (chip.value.textContent !== text) chip.value.textContent = text
     }
-    const last = this.told.map((s) => `${s.name} ${this.value(s, this.spec.points - 1)}`).join(", ")
+    const last = this.told.map((s) => `${s.name} ${this.value(s, this.resting)}`).join(", ")
     this.frame.setAttribute("aria-label", `${this.spec.title}, ${this.spec.notice ?? (last || "no series")}. Arrow keys move through time, Enter opens the instant.`)
   }
 
@@ -254,14 +261,14 @@ class Chart {
     const { spec } = this
     const table = make("table", "")
     const head = make("tr", "", make("thead", "", table))
-    make("th", "", head, "UTC")
+    make("th", "", head, spec.zeros.length ? "from zero" : "UTC")
     const shown = spec.series.filter((s) => s.legend && s.kind !== "heat")
     for (const s of shown) make("th", "", head, s.name)
     const body = make("tbody", "", table)
     const every = Math.max(1, Math.ceil(spec.points / 60))
     for (let i = spec.points - 1; i >= 0; i -= every) {
       const row = make("tr", "", body)
-      make("th", "", row, clock(this.timeOf(i)))
+      make("th", "", row, spec.zeros.length ? offset(this.timeOf(i)) : clock(this.timeOf(i)))
       for (const s of shown) make("td", "", row, this.value(s, i))
     }
     this.table.body.replaceChildren(table)
@@ -275,7 +282,7 @@ class Chart {
 
   zoomed(change) {
     if (change["xaxis.range[0]"] === undefined) return
-    const ms = (v) => Math.round(typeof v === "number" ? v : Date.parse(`${String(v).replace(" ", "T")}Z`))
+    const ms = (v) => Math.round(this.spec.zeros.length ? Number(v) : typeof v === "number" ? v : Date.parse(`${String(v).replace(" ", "T")}Z`))
     this.send("zoomed", { from_ms: ms(change["xaxis.range[0]"]), to_ms: ms(change["xaxis.range[1]"]) })
   }
 

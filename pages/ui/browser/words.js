@@ -45,6 +45,23 @@ export function clock(ms, seconds = true) {
   return `${pad(at.getUTCHours())}:${pad(at.getUTCMinutes())}${seconds ? `:${pad(at.getUTCSeconds())}` : ""}`
 }
 
+// Time that counts from a common zero: "0", "+30 s", "-1 min 30 s".
+export function offset(ms) {
+  const total = Math.round(Math.abs(ms) / 1000)
+  if (total === 0) return "0"
+  const [minutes, seconds] = [Math.floor(total / 60), total % 60]
+  return `${ms < 0 ? "-" : "+"}${[minutes && `${minutes} min`, seconds && `${seconds} s`].filter(Boolean).join(" ")}`
+}
+
+const TICKS = [5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400].map((s) => s * 1000)
+
+// Round offsets in a range, zero among them, at most so many.
+export function offsetTicks(from, to, most) {
+  const step = TICKS.find((ms) => (to - from) / ms <= most) ?? TICKS.at(-1)
+  const first = Math.ceil(from / step)
+  return Array.from({ length: Math.max(0, Math.floor(to / step) - first + 1) }, (_, i) => (first + i) * step)
+}
+
 export function instant(ms) {
   return new Date(ms).toISOString().replace(".000Z", "Z")
 }
