@@ -1,7 +1,8 @@
 """The body of an incident file: series lines in gzip members that can be read one by one.
 
 A gzip file may consist of several members; any gunzip reads them as one text. The manifest lists where each member lies and which metrics it
-holds, so that a question about three metrics unpacks and parses three metrics. Reading trusts nothing: sizes are limits, names are checked.
+holds, so that a question about three metrics unpacks and parses three metrics. The last member is the table of timestamps, which the series of
+a target share. Reading trusts nothing: sizes are limits, names are checked.
 """
 
 from __future__ import annotations
@@ -14,15 +15,29 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from collectors.manifest import BODY_FILE, Body, Member
-from collectors.model import Labels, Samples
-from collectors.series_lines import MAX_LINE_BYTES, SeriesDecoder, encode_series, line_name, sort_key
+import numpy as np
+
+from collectors.capsule_lines import (
+    MAX_SERIES_SAMPLES,
+    TABLE_LINE,
+    LineDecoder,
+    decode_times,
+    encode_line,
+    encode_times,
+)
+from collectors.manifest import BODY_FILE, Body, Member, TimeTable
+from collectors.model import Int64s, Labels, Samples
+from collectors.series_lines import MAX_LINE_BYTES, SeriesLineError, line_name, sort_key
 from collectors.source import SourceBroken
 from collectors.staleness import target_of
 
-MEMBER_BYTES = 2 * 1024 * 1024
+MEMBER_BYTES = 256 * 1024
 """A member ends at the next metric name after this many bytes, or anywhere after eight times as many."""
 MAX_SERIES = 1_000_000
+MAX_SAMPLES = 8_000_000_000
+"""A week of 64 replicas at 5 s has 3.2e9."""
+MAX_TABLE_BYTES = 64 * 1024**2
+"""Timestamps behind this much stand in the lines of their series: where every series has its own, sharing saves nothing."""
 MAX_RAW_BYTES = 32 * 1024**3
 MAX_MEMBER_RAW_BYTES = 1024**3
 MAX_RATIO = 400
@@ -35,8 +50,7 @@ class BodyWriter:
     """Writes sorted series into gzip members; `finish` returns the manifest's account of them. Bounded memory.
 
     Members follow each other in the order of metric names. Inside a member the series of one target stand together, and the buckets of one
-    histogram in the order of their bounds: their timestamps and many of their counts are the same, and deflate finds a repetition only
-    within 32 KB (a third off the size of a small fleet).
+    histogram in the order of their bounds: their counts change at the same scrapes, and deflate finds a repetition only within 32 KB.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -46,10 +60,13 @@ class BodyWriter:
         self._lines: list[tuple[_Place, bytes]] = []
         self._raw = self._samples = self._written = 0
         self._names: list[str] = []
+        self._vectors: dict[bytes, int] = {}
+        self._table: list[bytes] = []
+        self._table_bytes = 0
         self._last: tuple[str, tuple[tuple[str, str], ...]] | None = None
 
     def add(self, series: Samples) -> None:
-        """Append one series. Raises SourceBroken when it does not sort after the one before it (twice, or unsorted)."""
+        """Append one series. Raises SourceBroken when it does not sort after the one before it (twice, or unsorted), or is too long."""
         key = sort_key(series.labels)
         if self._last is not None and key <= self._last:
             raise SourceBroken(f"series {dict(series.labels)} comes twice or out of order")
@@ -57,44 +74,75 @@ class BodyWriter:
         if self._raw >= MEMBER_BYTES and (name != self._names[-1] or self._raw >= 8 * MEMBER_BYTES):
             self._end_member()
         self._last = key
-        line = encode_series(series)
+        if series.times_ms.size > MAX_SERIES_SAMPLES:
+            raise SourceBroken(
+                f"series {dict(series.labels)} has {series.times_ms.size} samples, more than the {MAX_SERIES_SAMPLES} of one incident file",
+                "Cut it into shorter pieces",
+            )
+        line = encode_line(series, self._vector(series.times_ms))
         self._lines.append((_place(series.labels), line))
         self._raw += len(line)
         self._samples += series.times_ms.size
         if not self._names or self._names[-1] != name:
             self._names.append(name)
 
+    def _vector(self, times_ms: Int64s) -> int | bytes:
+        """Number of the table line of these timestamps; the line itself when the table is full."""
+        key = hashlib.sha256(np.asarray(times_ms, dtype=np.int64).tobytes()).digest()
+        if key in self._vectors:
+            return self._vectors[key]
+        line = encode_times(times_ms)
+        if self._table_bytes + len(line) > MAX_TABLE_BYTES:
+            return line
+        self._vectors[key] = len(self._table)
+        self._table.append(line)
+        self._table_bytes += len(line)
+        return self._vectors[key]
+
     def _end_member(self) -> None:
         self._lines.sort(key=lambda pair: pair[0])
-        packer = zlib.compressobj(9, zlib.DEFLATED, 31)  # 31: gzip framing, whose header zlib writes with mtime 0
-        packed = b"".join([*(packer.compress(line) for _, line in self._lines), packer.flush()])
+        packed = self._put(line for _, line in self._lines)
         self._members.append(
             Member(
-                offset=self._written,
-                bytes=len(packed),
+                offset=self._written - packed,
+                bytes=packed,
                 raw_bytes=self._raw,
                 series=len(self._lines),
                 samples=self._samples,
                 metrics=tuple(self._names),
             )
         )
+        self._lines, self._names = [], []
+        self._raw = self._samples = 0
+
+    def _put(self, lines: Iterable[bytes]) -> int:
+        """Write one gzip member; its size."""
+        packer = zlib.compressobj(9, zlib.DEFLATED, 31)  # 31: gzip framing, whose header zlib writes with mtime 0
+        packed = b"".join([*map(packer.compress, lines), packer.flush()])
         self._file.write(packed)
         self._hash.update(packed)
         self._written += len(packed)
-        self._lines, self._names = [], []
-        self._raw = self._samples = 0
+        return len(packed)
 
     def finish(self) -> Body:
         """Write what is left; sizes, hash and members of the whole body."""
         if self._lines or not self._members:
             self._end_member()
+        packed = self._put(self._table)
+        times = TimeTable(
+            offset=self._written - packed,
+            bytes=packed,
+            raw_bytes=self._table_bytes,
+            vectors=len(self._table),
+        )
         return Body(
             sha256=self._hash.hexdigest(),
             bytes=self._written,
-            raw_bytes=sum(member.raw_bytes for member in self._members),
+            raw_bytes=sum(member.raw_bytes for member in self._members) + self._table_bytes,
             series=sum(member.series for member in self._members),
             samples=sum(member.samples for member in self._members),
             members=tuple(self._members),
+            times=times,
         )
 
 
@@ -137,6 +185,22 @@ class MemoryRange:
         return self._data[start : start + count]
 
 
+class _Table:
+    """Timestamp vectors by their number, decoded when first asked for."""
+
+    def __init__(self, lines: list[bytes]) -> None:
+        self._lines = lines
+        self._decoded: dict[int, Int64s] = {}
+
+    def __getitem__(self, number: int) -> Int64s:
+        times = self._decoded.get(number)
+        if times is None:
+            if not 0 <= number < len(self._lines):
+                raise SeriesLineError(f"there are no timestamps {number} in the table of {len(self._lines)}")
+            times = self._decoded[number] = decode_times(self._lines[number], f"timestamps {number}")
+        return times
+
+
 class BodyReader:
     """Reads series of a body on demand. Thread-safe."""
 
@@ -145,6 +209,7 @@ class BodyReader:
         self._size = packed.size
         self._where = where
         self.body = body
+        self._times: _Table | None = None
         self._check_account()
 
     def _check_account(self) -> None:
@@ -156,6 +221,8 @@ class BodyReader:
             )
         if body.series > MAX_SERIES:
             raise SourceBroken(f"{self._where} has {body.series} series, more than the {MAX_SERIES} that are read")
+        if body.samples > MAX_SAMPLES:
+            raise SourceBroken(f"{self._where} has {body.samples} samples, more than the {MAX_SAMPLES} that are read")
         _check_bomb(body.raw_bytes, body.bytes, self._where)
         if not body.members:
             return
@@ -167,6 +234,11 @@ class BodyReader:
         totals = [
             sum(getattr(member, field) for member in body.members) for field in ("raw_bytes", "series", "samples")
         ]
+        if body.times is not None:
+            if body.times.offset != end or body.times.raw_bytes > MAX_TABLE_BYTES:
+                raise SourceBroken(f"{self._where}: the manifest's place of the timestamps is damaged")
+            end += body.times.bytes
+            totals[0] += body.times.raw_bytes
         if end != body.bytes or totals != [body.raw_bytes, body.series, body.samples]:
             raise SourceBroken(f"{self._where}: the manifest's members do not add up to its body")
 
@@ -193,7 +265,7 @@ class BodyReader:
         self, wanted: Collection[str] | None = None, progress: Callable[[float, str], None] | None = None
     ) -> Iterator[Samples]:
         """Series of the wanted metrics (None: all), in the order of the file. Raises SourceBroken naming line and reason."""
-        decoder = SeriesDecoder()
+        decoder = LineDecoder(self._vector)
         number = 0
         seen: set[int] = set()
         for member in self.body.members or (None,):
@@ -202,6 +274,7 @@ class BodyReader:
                 continue
             if progress is not None and member is not None:
                 progress(member.offset / self._size, "reading samples")
+            samples_left = member.samples if member is not None else MAX_SAMPLES
             for line in self._lines(member):
                 number += 1
                 if number > MAX_SERIES:
@@ -212,6 +285,9 @@ class BodyReader:
                 if name is not None and wanted is not None and name not in wanted:
                     continue
                 series = self._decoded(decoder, line, number)
+                samples_left -= series.times_ms.size
+                if samples_left < 0:
+                    raise SourceBroken(f"{self._where}: line {number}: more samples than its manifest says")
                 key = sort_key(series.labels)
                 if member is not None and key[0] not in member.metrics:
                     raise self._unlisted(number, key[0])
@@ -224,27 +300,45 @@ class BodyReader:
     def _unlisted(self, number: int, name: str) -> SourceBroken:
         return SourceBroken(f"{self._where}: line {number} holds {name!r}, which its manifest does not list")
 
-    def _decoded(self, decoder: SeriesDecoder, line: bytes, number: int) -> Samples:
+    def _decoded(self, decoder: LineDecoder, line: bytes, number: int) -> Samples:
         try:
             return decoder.decode(line, number)
-        except SourceBroken as error:
+        except SeriesLineError as error:
             raise SourceBroken(f"{self._where}: {error.cause}", error.next_step) from None
+
+    def _vector(self, number: int) -> Int64s:
+        """Timestamps of a table line. Raises SeriesLineError."""
+        if self._times is None:
+            table = self.body.times
+            if table is None:
+                lines = [line for line in self._scan() if line.startswith(TABLE_LINE)]
+            else:
+                lines = self._unpacked(table).splitlines()
+                if len(lines) != table.vectors:
+                    raise SourceBroken(
+                        f"{self._where}: {BODY_FILE} has not the number of timestamps that its manifest says"
+                    )
+            self._times = _Table(lines)
+        return self._times[number]
 
     def _lines(self, member: Member | None) -> Iterator[bytes]:
         if member is None:
-            yield from self._scan()
+            yield from (line for line in self._scan() if not line.startswith(TABLE_LINE))
             return
-        unpacker = zlib.decompressobj(31)
-        try:
-            raw = unpacker.decompress(self._read(member.offset, member.bytes), member.raw_bytes + 1)
-        except zlib.error as error:
-            raise SourceBroken(f"{self._where}: {BODY_FILE} is damaged at byte {member.offset}: {error}") from None
-        if len(raw) != member.raw_bytes or not unpacker.eof or unpacker.unused_data:
-            raise SourceBroken(f"{self._where}: {BODY_FILE} does not unpack to the size that its manifest says")
-        lines = raw.splitlines()
+        lines = self._unpacked(member).splitlines()
         if len(lines) != member.series:
             raise SourceBroken(f"{self._where}: {BODY_FILE} has not the number of series that its manifest says")
         yield from lines
+
+    def _unpacked(self, part: Member | TimeTable) -> bytes:
+        unpacker = zlib.decompressobj(31)
+        try:
+            raw = unpacker.decompress(self._read(part.offset, part.bytes), part.raw_bytes + 1)
+        except zlib.error as error:
+            raise SourceBroken(f"{self._where}: {BODY_FILE} is damaged at byte {part.offset}: {error}") from None
+        if len(raw) != part.raw_bytes or not unpacker.eof or unpacker.unused_data:
+            raise SourceBroken(f"{self._where}: {BODY_FILE} does not unpack to the size that its manifest says")
+        return raw
 
     def _scan(self) -> Iterator[bytes]:
         """Lines of a body without a list of members, unpacked in bounded pieces."""

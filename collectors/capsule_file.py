@@ -18,7 +18,7 @@ from typing import BinaryIO, cast
 
 from collectors.capsule_body import MAX_RATIO, BodyReader, BodyWriter, FileRange, MemoryRange, sorted_series
 from collectors.file_trouble import file_trouble
-from collectors.manifest import BODY_FILE, MANIFEST_FILE, Extent, Manifest, read_manifest
+from collectors.manifest import BODY_FILE, MANIFEST_FILE, SCHEMA, Extent, Manifest, read_manifest
 from collectors.model import Samples
 from collectors.source import SourceBroken
 
@@ -57,7 +57,7 @@ def write_capsule(
                     body = writer.finish()
                 manifest = finish(manifest) if finish is not None else manifest
                 window = manifest.window if manifest.window != Extent() else extremes.extent()
-                written = manifest.model_copy(update={"body": body, "window": window})
+                written = manifest.model_copy(update={"schema_": SCHEMA, "body": body, "window": window})
                 entry = _zip_entry(MANIFEST_FILE, zipfile.ZIP_DEFLATED)
                 archive.writestr(entry, written.to_json(), compresslevel=9)
             file.flush()

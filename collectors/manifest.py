@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from collectors.model import MetricMeta
 from collectors.source import SourceBroken
 
-SCHEMA = 1
-"""Version of the manifest that this program writes; older ones open, newer ones are refused by name."""
+SCHEMA = 2
+"""Version of the file that this program writes; older ones open, newer ones are refused by name."""
 BODY_FILE = "series.jsonl.gz"
 MANIFEST_FILE = "manifest.json"
 
@@ -94,6 +94,15 @@ class Member(_Part):
     metrics: tuple[str, ...] = ()
 
 
+class TimeTable(_Part):
+    """The last gzip member of the body: the timestamp vectors that its series share."""
+
+    offset: Annotated[int, Field(ge=0)]
+    bytes: Annotated[int, Field(gt=0)]
+    raw_bytes: Annotated[int, Field(ge=0)]
+    vectors: Annotated[int, Field(ge=0)]
+
+
 class Body(_Part):
     """Size and hash of the body as it lies in the file (compressed)."""
 
@@ -104,6 +113,7 @@ class Body(_Part):
     series: Annotated[int, Field(ge=0)] = 0
     samples: Annotated[int, Field(ge=0)] = 0
     members: tuple[Member, ...] = ()
+    times: TimeTable | None = None
 
 
 class Manifest(_Part):

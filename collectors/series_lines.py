@@ -1,4 +1,4 @@
-"""Series lines: one series a line, VictoriaMetrics' export schema, the body of an incident file and of the store's segments.
+"""Series lines: one series a line, VictoriaMetrics' export schema, of the store's segments and of incident files of schema 1.
 
 `{"metric":{"__name__":"up",...},"values":[1,null,"NaN"],"timestamps":[1796006012441,...]}`: timestamps are epoch milliseconds, `null`
 is a staleness marker, other non-finite values are the strings "NaN", "+Inf" and "-Inf". Written lines are canonical: `__name__` first, the
@@ -195,10 +195,11 @@ def _samples(labels: Any, listed: Any, times: Int64s, number: int) -> Samples:
         raise SeriesLineError(f"line {number}: metric is not an object of texts")
     if not isinstance(listed, list) or len(listed) != times.size:
         raise SeriesLineError(f"line {number}: values and timestamps differ in number")
-    return Samples({key: value for key, value in labels.items() if value != ""}, times, _floats(listed, number))
+    return Samples({key: value for key, value in labels.items() if value != ""}, times, floats_of(listed, number))
 
 
-def _floats(listed: list[Any], number: int) -> Floats:
+def floats_of(listed: list[Any], number: int) -> Floats:
+    """Numbers, null (a staleness marker) and words as floats. Raises SeriesLineError with the line's number."""
     try:
         found = np.array(listed) if listed else np.empty(0)
     except (ValueError, OverflowError):

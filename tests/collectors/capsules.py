@@ -13,6 +13,7 @@ import numpy as np
 
 from collectors.capsule_facts import facts_of
 from collectors.capsule_file import write_capsule
+from collectors.capsule_lines import TABLE_LINE
 from collectors.manifest import Manifest
 from collectors.model import STALE, Samples
 
@@ -70,21 +71,32 @@ def rebuilt(
     path: Path, manifest: dict[str, Any], raw: bytes, *, members: bool = False, packed: bytes | None = None
 ) -> Path:
     """Write a zip of a changed manifest and body, with a hash and sizes that fit (as a careful forger would)."""
-    body = gzip.compress(raw, mtime=0) if packed is None else packed
+    lines = raw.splitlines(keepends=True)
+    table = b"".join(line for line in lines if line.startswith(TABLE_LINE))
+    series = b"".join(line for line in lines if not line.startswith(TABLE_LINE))
+    pieces = [gzip.compress(piece, mtime=0) for piece in (series, table)] if packed is None else [packed]
+    body = b"".join(pieces)
     account: dict[str, Any] = {
         **manifest["body"],
         "sha256": hashlib.sha256(body).hexdigest(),
         "bytes": len(body),
         "raw_bytes": len(raw),
-        "series": raw.count(b"\n"),
+        "series": series.count(b"\n"),
         "members": [],
+        "times": None,
     }
     if members:
-        names = sorted({json.loads(line)["metric"]["__name__"] for line in raw.splitlines()})
+        names = sorted({json.loads(line)["metric"]["__name__"] for line in series.splitlines()})
         account["members"] = [
-            {"offset": 0, "bytes": len(body), "raw_bytes": len(raw), "series": account["series"],
+            {"offset": 0, "bytes": len(pieces[0]), "raw_bytes": len(series), "series": account["series"],
              "samples": account["samples"], "metrics": names}
         ]  # fmt: skip
+        account["times"] = {
+            "offset": len(pieces[0]),
+            "bytes": len(pieces[1]),
+            "raw_bytes": len(table),
+            "vectors": table.count(b"\n"),
+        }
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("series.jsonl.gz", body)
         archive.writestr("manifest.json", json.dumps({**manifest, "body": account}))

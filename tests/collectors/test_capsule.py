@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import resource
+import shutil
 import stat
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 
 from collectors import capsule_body
 from collectors.capsule import CapsuleSource, read_capsule, write_capsule
-from collectors.capsule_file import open_parts
+from collectors.capsule_file import amend_manifest, open_parts
 from collectors.manifest import Manifest
 from collectors.model import Samples, Window
 from collectors.settings import Settings
@@ -69,13 +70,17 @@ def test_the_body_is_one_series_a_line_that_any_gunzip_reads(tmp_path: Path) -> 
     written(tmp_path / "a.capsule", fleet(gone_at=20))
     manifest, raw = parts(tmp_path / "a.capsule")
     lines = [json.loads(line) for line in raw.splitlines()]
-    assert manifest["schema"] == 1
+    assert manifest["schema"] == 2
+    shared = [line for line in lines if "metric" not in line]
+    assert [line["count"] for line in shared] == [60, 21, 60], "of two targets; one of them ended, all but its up"
+    assert lines[-3:] == shared
+    lines = lines[:-3]
     assert len(lines) == manifest["body"]["series"] == len(fleet())
     order = [
         (line["metric"]["instance"], line["metric"]["__name__"], float(line["metric"].get("le", 0))) for line in lines
     ]
     assert order == sorted(order), "one member holds them all; in it, target by target, buckets by their bounds"
-    assert any(None in line["values"] for line in lines)
+    assert any(None in line.get("deltas", line.get("values")) for line in lines)
 
 
 def test_what_is_written_reads_back(tmp_path: Path) -> None:
@@ -106,14 +111,14 @@ def test_a_question_reads_only_what_it_touches(tmp_path: Path, monkeypatch: pyte
     capsule = read_capsule(tmp_path / "a.capsule")
     source = CapsuleSource(capsule)
     read: list[str] = []
-    original = capsule_body.SeriesDecoder.decode
+    original = capsule_body.LineDecoder.decode
 
     def counted(self: Any, line: bytes, number: int) -> Samples:
         series = original(self, line, number)
         read.append(series.labels["__name__"])
         return series
 
-    monkeypatch.setattr(capsule_body.SeriesDecoder, "decode", counted)
+    monkeypatch.setattr(capsule_body.LineDecoder, "decode", counted)
     source.instant("sum(vllm:kv_cache_usage_perc) / scalar(sum(up))", source.now_ms())
     assert sorted(read) == ["up", "up", "vllm:kv_cache_usage_perc", "vllm:kv_cache_usage_perc"]
     source.instant("up", source.now_ms())
@@ -243,9 +248,56 @@ def test_files_that_are_no_capsule_are_named(tmp_path: Path) -> None:
 def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
     written(tmp_path / "a.capsule")
     manifest, raw = parts(tmp_path / "a.capsule")
-    words = damaged(rebuilt(tmp_path / "b.capsule", {**manifest, "schema": 2}, raw), tmp_path)
-    assert "schema 2" in words
+    words = damaged(rebuilt(tmp_path / "b.capsule", {**manifest, "schema": 3}, raw), tmp_path)
+    assert "schema 3" in words
     assert "Update pagewatch" in words
+
+
+def test_a_file_of_the_first_schema_opens_and_keeps_its_samples_when_written_anew(tmp_path: Path) -> None:
+    old = Path(__file__).resolve().parent.parent / "data" / "schema_1.capsule"
+    manifest, reader = open_parts(old)
+    assert manifest.schema_ == 1
+    series = list(reader.read())
+    assert len(series) == manifest.body.series == 402
+    source = CapsuleSource(read_capsule(old))
+    assert source.instant("sum(vllm:num_preemptions_total)", source.now_ms()).values.tolist() == [306.0]
+    shutil.copy(old, tmp_path / "amended.capsule")
+    assert amend_manifest(tmp_path / "amended.capsule", lambda told: told).schema_ == 1, "its lines are the old ones"
+    assert len(list(open_parts(tmp_path / "amended.capsule")[1].read())) == 402
+    anew = write_capsule(tmp_path / "anew.capsule", manifest, series)
+    assert anew.schema_ == 2
+    assert anew.body.bytes < 0.65 * manifest.body.bytes
+    again = {tuple(sorted(each.labels.items())): each for each in open_parts(tmp_path / "anew.capsule")[1].read()}
+    for each in series:
+        back = again.pop(tuple(sorted(each.labels.items())))
+        assert (back.times_ms.tolist(), back.values.tobytes()) == (each.times_ms.tolist(), each.values.tobytes())
+    assert again == {}
+
+
+def test_where_every_series_has_its_own_times_they_stand_in_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capsule_body, "MAX_TABLE_BYTES", 250)
+    series = [
+        Samples({**each.labels, "shift": str(shift)}, each.times_ms + shift, each.values)
+        for each in fleet(2, 40)
+        for shift in range(5)
+    ]
+    body = written(tmp_path / "a.capsule", series).body
+    assert body.times is not None
+    assert 1 < body.times.vectors < 10
+    assert parts(tmp_path / "a.capsule")[1].count(b'"times":{"count"') > 20
+    read = {tuple(sorted(each.labels.items())): each for each in open_parts(tmp_path / "a.capsule")[1].read()}
+    for each in series:
+        back = read[tuple(sorted(each.labels.items()))]
+        assert (back.times_ms.tolist(), back.values.tobytes()) == (each.times_ms.tolist(), each.values.tobytes())
+
+
+def test_a_series_that_no_file_would_read_back_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capsule_body, "MAX_SERIES_SAMPLES", 59)
+    with pytest.raises(SourceBroken, match="60 samples, more than the 59"):
+        written(tmp_path / "a.capsule")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -266,19 +318,25 @@ def test_a_wrong_manifest_is_named_by_its_field(tmp_path: Path, change: dict[str
     assert words in damaged(rebuilt(tmp_path / "b.capsule", {**manifest, **change}, raw), tmp_path)
 
 
-def _with_times(line: bytes, change: Any) -> bytes:
-    parsed = json.loads(line)
-    return json.dumps({**parsed, "timestamps": change(parsed["timestamps"])}, separators=(",", ":")).encode()
+def _with_table(lines: list[bytes], change: Any) -> list[bytes]:
+    """The lines with the last table line changed as `change` does with its (first, steps)."""
+    parsed = json.loads(lines[-1])
+    first, steps = change(parsed["first"], parsed["steps"])
+    changed = json.dumps({**parsed, "first": first, "steps": steps}, separators=(",", ":")).encode()
+    return [*lines[:-1], changed]
 
 
 DAMAGE: list[tuple[Any, str]] = [
-    (lambda lines: [*lines, lines[-1]], "comes twice"),
-    (lambda lines: [_with_times(lines[0], lambda times: times[::-1])], "out of order"),
-    (lambda lines: [_with_times(lines[0], lambda times: [at // 1000 for at in times])], "seconds"),
-    (lambda lines: [_with_times(lines[0], lambda times: [at * 1000 for at in times])], "milliseconds"),
-    (lambda lines: [_with_times(lines[0], lambda times: [times[0]] * len(times))], "twice"),
-    (lambda lines: [lines[0][:-30]], "line 1"),
-    (lambda lines: [lines[0].replace(b'"up"', b"5")] if b'"up"' in lines[0] else [b'{"metric":5}'], "line 1"),
+    (lambda lines: [lines[0], *lines], "comes twice"),
+    (lambda lines: _with_table(lines, lambda first, steps: (first, [-5000])), "out of order"),
+    (lambda lines: _with_table(lines, lambda first, steps: (first // 1000, [5])), "seconds"),
+    (lambda lines: _with_table(lines, lambda first, steps: (first * 1000, [5_000_000])), "milliseconds"),
+    (lambda lines: _with_table(lines, lambda first, steps: (first, [0])), "twice"),
+    (lambda lines: lines[:-1], "there are no timestamps 1"),
+    (lambda lines: [lines[0].replace(b'"times":0', b'"times":-1'), *lines[1:]], "there are no timestamps -1"),
+    (lambda lines: [lines[0].replace(b"[0]", b"[7]"), *lines[1:]], "places do not rise"),
+    (lambda lines: [lines[0][:-30], *lines[1:]], "line 1"),
+    (lambda lines: [lines[0].replace(b'"process_start_time_seconds"', b"5"), *lines[1:]], "line 1"),
 ]
 UNLISTABLE = 2
 """The last ones have no name that a list of members could hold."""
@@ -314,7 +372,14 @@ def test_a_wrong_hash_and_wrong_sizes_are_seen(tmp_path: Path) -> None:
     member = manifest["body"]["members"][0]
     assert "add up" in damaged(put({"raw_bytes": member["raw_bytes"] + 1}), tmp_path)
     bigger = {"raw_bytes": member["raw_bytes"] + 1}
-    assert "unpack to the size" in damaged(put({**bigger, "members": [{**member, **bigger}]}), tmp_path)
+    more = {"raw_bytes": manifest["body"]["raw_bytes"] + 1}
+    assert "unpack to the size" in damaged(put({**more, "members": [{**member, **bigger}]}), tmp_path)
+    table = manifest["body"]["times"]
+    assert "place of the timestamps" in damaged(put({"times": {**table, "offset": 7}}), tmp_path)
+    assert "number of timestamps" in damaged(put({"times": {**table, "vectors": 9}}), tmp_path)
+    fewer = {"samples": member["samples"] - 1}
+    assert "more samples" in damaged(put({**fewer, "members": [{**member, **fewer}]}), tmp_path)
+    assert "8000000001 samples" in damaged(put({"samples": 8_000_000_001}), tmp_path)
     assert "does not list" in damaged(put({"members": [{**member, "metrics": ["up"]}]}), tmp_path)
     assert "members is damaged" in damaged(put({"members": [{**member, "offset": 7}]}), tmp_path)
 

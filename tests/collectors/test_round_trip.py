@@ -14,6 +14,7 @@ import pytest
 
 from collectors import record_plan
 from collectors.capsule import CapsuleSource, read_capsule
+from collectors.capsule_body import sorted_series
 from collectors.capsule_file import open_parts, write_capsule
 from collectors.convert import export_capsule, import_file
 from collectors.manifest import Manifest
@@ -196,7 +197,9 @@ def test_recordings_through_victoria_metrics_and_back(path: Path, tmp_path: Path
         first = remote(first_url)
         assert first.info().backend == "victoria-metrics"
         record(first, manifest.window.start_ms, manifest.window.end_ms, tmp_path / "b.capsule")
-        originals, recorded = open_parts(tmp_path / "a.capsule")[1].read(), open_parts(tmp_path / "b.capsule")[1].read()
+        originals, recorded = (
+            sorted_series(open_parts(tmp_path / name)[1].read()) for name in ("a.capsule", "b.capsule")
+        )
         for one, other in zip(originals, recorded, strict=True):
             assert dict(one.labels) == dict(other.labels)
             assert one.times_ms.tolist() == other.times_ms.tolist()
