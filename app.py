@@ -65,7 +65,7 @@ async def warm_start(app: st.App) -> AsyncIterator[None]:
     import numpy.ma  # noqa: F401
     import pandas  # noqa: F401  Streamlit imports it on its first run otherwise
 
-    from pages.ui import diagnose_page, lab_job, latency_page, runbook_page, story  # noqa: F401
+    from pages.ui import diagnose_page, lab_job, latency_page, record_job, runbook_page, story  # noqa: F401
 
     assets.warm()
     gc.collect()
@@ -73,6 +73,7 @@ async def warm_start(app: st.App) -> AsyncIterator[None]:
     yield
     story.stop()
     lab_job.stop()
+    record_job.stop()
 
 
 async def healthz(request: Request) -> Response:

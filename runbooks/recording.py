@@ -13,8 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from collectors.convert import Summary
 from collectors.manifest import Manifest, Mark
+from collectors.model import Window
 from collectors.record import Progress, record
 from collectors.settings import Settings
 from collectors.source import Source
@@ -106,6 +109,17 @@ def record_last(source: Source, minutes: float, out: Path, settings: Settings, *
     """The last minutes of a source, up to its now; options as of `record_incident`."""
     now_ms = source.now_ms()
     return record_incident(source, now_ms - round(minutes * 60_000), now_ms, out, settings, **options)
+
+
+def since_first_sample(source: Source, start_ms: int, end_ms: int, steps: int = 240) -> int:
+    """`start_ms`, or a step before the first scrape that the source holds after it: a recording has no empty beginning.
+
+    Where nothing tells (a source that keeps no `up`), it is `start_ms`. Raises SourceError.
+    """
+    step_ms = max(1000, (end_ms - start_ms) // steps)
+    seen = source.range("count(up)", Window(start_ms, end_ms, step_ms)).values
+    known = np.flatnonzero(np.isfinite(seen).any(axis=0)) if len(seen) else np.empty(0, dtype=np.int64)
+    return start_ms if not len(known) else max(start_ms, start_ms + (int(known[0]) - 1) * step_ms)
 
 
 def incident_window(began_ms: int, cleared_ms: int | None, now_ms: int) -> tuple[int, int] | None:

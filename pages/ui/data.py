@@ -30,7 +30,6 @@ from pages.ui.view import Extent, View, read
 from runbooks.diagnosis import diagnose
 from runbooks.engine import Answer, verify, walk
 from runbooks.findings import Finding, Walk
-from runbooks.records import RecordsError
 from runbooks.timeline import Timeline, fold
 from runbooks.verdicts import Diagnosis
 
@@ -308,16 +307,3 @@ def newest_age_seconds(picture: FleetPicture) -> float | None:
 def verified(view: View, runbook_id: str, verify_id: str, instance: str | None, engine: str | None) -> Finding:
     """The runbook's check of a change, at the view's instant. Raises RunbookError, SourceError."""
     return verify(runbook_id, verify_id, source_at(view), view.at_ms, settings(), instance, engine)
-
-
-def record_view(view: View, out: Path, title: str) -> None:
-    """Record the samples of the view's window, with what was said, judged by and walked meanwhile. Raises SourceError, OSError."""
-    from pages.ui import records
-    from runbooks.recording import record_incident, walks_in
-
-    source, window = source_at(view), view.window
-    try:
-        walked_here = walks_in(records.walks(), source.info().name, window.start_ms, view.at_ms)
-    except RecordsError:
-        walked_here = ()
-    record_incident(source, window.start_ms, view.at_ms, out, settings(), walks=walked_here, title=title)

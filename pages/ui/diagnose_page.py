@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from collectors.source import SourceError
-from pages.ui import data, library, nav, states, story, view
-from pages.ui.console import console
+from pages.ui import data, nav, record_view, states, story, view
 from pages.ui.diagnose_view import (
     ANOMALY_COLUMNS,
     LAW_COLUMNS,
@@ -21,7 +19,6 @@ from pages.ui.lanes import lane_chart
 from pages.ui.story_view import UNIT_LABEL, lanes_of
 from pages.ui.table import table
 from pages.ui.view import View
-from pages.ui.words import cause_text
 from runbooks.timeline import Timeline
 from runbooks.verdicts import Diagnosis, Verdict
 
@@ -68,40 +65,9 @@ def _next_steps(here: View, found: Diagnosis, verdict: Verdict, rank: int) -> No
                 query_params=runbook_query(here, verdict.runbook, verdict),
             )  # fmt: skip
         if rank == 0 and here.mode != "replay" and st.button("Record this incident", help="Raw samples of the shown range into an incident file, to replay it later"):  # fmt: skip
-            _record(here, verdict)
-    if rank == 0:
-        _recorded()
-
-
-def _record(here: View, verdict: Verdict) -> None:
-    folder = console().incidents_folder
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        key = library.free_key(folder, f"{verdict.cause}-{here.at_ms // 1000}")
-        with st.spinner("Recording"):
-            data.record_view(here, folder / key, f"{cause_text(verdict.cause)} on {verdict.where}")
-    except SourceError as error:
-        states.trouble("Nothing was recorded.", error.cause, error.next_step)
-        return
-    except OSError as error:
-        states.trouble(
-            "Nothing was recorded.",
-            f"{error.filename or folder}: {error.strerror}",
-            "Choose another folder with PAGEWATCH_INCIDENTS.",
-        )
-        return
-    st.session_state["pw_recorded"] = key
-
-
-def _recorded() -> None:
-    """What was recorded in this session, until another page is opened: a refresh must not take the link away."""
-    key = st.session_state.get("pw_recorded")
-    if key:
-        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            states.line("ok", f"Recorded as {key}.")
-            st.page_link(
-                nav.FILES["fleet"], label="Replay it", icon=":material/arrow_forward:", query_params={"source": key}
-            )
+            record_view.begin(here, here.window.start_ms, verdict)
+    if rank == 0 and here.mode != "replay":
+        record_view.progress(here)
 
 
 def _lanes(here: View) -> None:

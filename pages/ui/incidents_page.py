@@ -6,7 +6,7 @@ import streamlit as st
 
 from collectors.instants import format_instant
 from collectors.source import SourceError
-from pages.ui import compare_page, data, lab_page, library, nav, records, states, story, view
+from pages.ui import compare_page, data, lab_page, library, nav, record_view, records, states, story, view
 from pages.ui.frame import live_page
 from pages.ui.lanes import lane_chart
 from pages.ui.library import Entry
@@ -36,6 +36,9 @@ def draw(here: View) -> None:
     if here.mode == "replay":
         with states.section("The lanes"):
             _lanes(here)
+    else:
+        with states.section("The recording"):
+            record_view.last_minutes(here)
     _below()
 
 

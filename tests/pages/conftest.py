@@ -17,7 +17,7 @@ from collectors.settings import Settings
 from collectors.source import SourceUnreachable
 from collectors.store.blocks import Blocks
 from collectors.store.embedded import EmbeddedSource
-from pages.ui import data, story
+from pages.ui import data, record_job, story
 from pages.ui.console import Console, configure
 from tests.shared_data import ROOT
 
@@ -109,6 +109,7 @@ def bench(capsule_path: Path, tmp_path: Path) -> Iterator[Bench]:
     data.forget_all()
     story.stop()
     yield Bench(console, clock, capsule_path)
+    record_job.stop()
     data.forget_all()
     story.stop()
 

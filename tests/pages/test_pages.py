@@ -356,21 +356,6 @@ def test_who_opens_a_walk_from_a_live_page_is_live_again_when_leaving_it(bench: 
     assert bar(at)["mode"] == "paused", "an instant that somebody chose stays"
 
 
-def test_what_is_recorded_from_a_live_page_can_be_replayed(bench: Bench) -> None:
-    bench.live()
-    at = opened("diagnose.py")
-    at.button[[button.label for button in at.button].index("Record this incident")].click()
-    at.run()
-    assert not at.exception
-    assert "Recorded as" in html(at)
-    [file] = bench.console.incidents_folder.glob("*.capsule")
-    at.run()
-    assert "Recorded as" in html(at), "a refresh takes the link away"
-    replayed = opened("fleet.py", source=file.name)
-    assert bar(replayed)["mode"] == "replay"
-    assert "seats full" in html(replayed) or "overload" in html(replayed)
-
-
 def test_the_threshold_lab_tries_values_on_recordings(bench: Bench) -> None:
     from pages.ui import lab_job
 
