@@ -10,23 +10,20 @@ import numpy as np
 from collectors.asking import Answers, Question
 from collectors.dialect import UnknownSignal
 from collectors.discovery import discover
-from collectors.figures import Figure, FigureStatus, Line, Panel, QuantileFigure
+from collectors.figures import FigureStatus, Line, Panel
 from collectors.fleet import ends_on_step, looked_back_ms
-from collectors.fleet_gauges import instant_rates
 from collectors.flow import duration_words
 from collectors.histograms import (
     QUANTILES,
     MergedHistogram,
     merged_histogram,
     missing_status,
-    replica_columns,
-    unit_of,
 )
-from collectors.latency_picture import Earlier, HeatMap, LatencyPicture, RankedReplica, Ranking
+from collectors.instants import format_instant
+from collectors.latency_picture import Earlier, HeatMap, LatencyPicture
+from collectors.latency_ranking import ranking, whole_figures
 from collectors.model import Floats, Window
-from collectors.quantile_values import QuantileInterval
-from collectors.quantiles import bucket_rates, mean_of_quantiles, merge, quantile_series
-from collectors.scraped import key_text
+from collectors.quantiles import bucket_rates, bucket_rows
 from collectors.settings import Objective, Settings
 from collectors.signals import SIGNAL, Part, Plan, duration_text, panel_window_ms, rate_window_ms
 from collectors.source import Source
@@ -50,8 +47,9 @@ WHERE_NOTE = (
     "server's and is longer by input processing, transport and queueing in front of the engine. Aborted requests are in none of them."
 )
 HOUR_MS, DAY_MS, WEEK_MS = 3_600_000, 86_400_000, 604_800_000
-LONGEST_RANKING_MS = 900_000
-"""Replicas are compared over at most this much: long enough for a p99 each, short enough to be about now."""
+LONGEST_COUNTED_MS = HOUR_MS
+"""Up to here every replica is counted over the whole window in one instant query; over a longer window replicas are compared for
+this much, and the fleet's counts are added up from the panel's rates."""
 
 
 def latency_picture(
@@ -71,9 +69,10 @@ def latency_picture(
     plan = discovery.plan()
     _require_histogram(plan, chosen)
     panel_ms = panel_window_ms(discovery.scrape_interval_seconds, window.step_ms)
-    length = max(window.end_ms - window.start_ms, rate_window_ms(discovery.scrape_interval_seconds))
-    ranking_ms = min(length, LONGEST_RANKING_MS)
-    answers.ask(_questions(plan, window, chosen, panel_ms, ranking_ms, earlier_ms))
+    whole_ms = max(window.end_ms - window.start_ms, rate_window_ms(discovery.scrape_interval_seconds))
+    ranking_ms = min(whole_ms, LONGEST_COUNTED_MS)
+    counted = ranking_ms == whole_ms
+    answers.ask(_questions(plan, window, chosen, panel_ms, ranking_ms, earlier_ms, counted))
 
     layouts = answers.vector("layouts")
     merged = {
@@ -82,16 +81,15 @@ def latency_picture(
     }
     rates = _rate_lines(answers, window)
     panels = tuple(merged[signal].panel(QUANTILES, rates.get(f"{signal}_sum")) for signal in SIGNALS)
-    objective = _objective(settings, chosen)
-    share = merged[chosen].share(objective) if objective is not None else None
+    ranked, fleet = ranking(answers, plan, chosen, ranking_ms)
     whole = _whole(merged[chosen])
-    earlier = []
-    for shift in earlier_ms:
-        then = Window(window.start_ms - shift, window.end_ms - shift, window.step_ms)
-        before = merged_histogram(answers, f"earlier_{shift}", chosen, plan, then, panel_ms)
-        if before.missing == "not_scraped":
-            before = replace(before, missing="no_data", note="no samples from then")
-        earlier.append(Earlier(_ago(shift), shift, before.panel(), _whole(before)))
+    if counted:
+        whole = replace(
+            whole, bounds=fleet.bounds, cumulative=fleet.rates, rate_window_ms=ranking_ms, replicas_per_bound=None,
+            promql=answers.promql("ranking"), tainted=answers.taint("ranking"),
+        )  # fmt: skip
+    objective = _objective(settings, chosen)
+    share = whole.share(objective) if objective is not None else None
     return LatencyPicture(
         at_ms=window.end_ms,
         window=window,
@@ -102,12 +100,15 @@ def latency_picture(
         panels=panels,
         heat_map=_heat_map(merged[chosen], share.threshold if share is not None else None),
         chosen=chosen,
-        ranking=_ranking(answers, plan, chosen, ranking_ms),
+        ranking=ranked,
         where_time_goes=_where_time_goes(answers, plan, window, rates, panel_ms),
         where_note=WHERE_NOTE,
         slo=share,
-        whole=whole,
-        earlier=tuple(earlier),
+        whole=whole_figures(whole, mixed=counted and fleet.mixed),
+        whole_ms=whole_ms,
+        earlier=tuple(
+            _earlier(answers, plan, window, chosen, panel_ms, whole_ms if counted else 0, shift) for shift in earlier_ms
+        ),
         findings=plan.tree.findings,
         warnings=(*answers.warnings(), *(f"{what}: {why}" for what, why in answers.refused.items())),
         asked=tuple(answers.asked),
@@ -127,7 +128,7 @@ def _require_histogram(plan: Plan, signal: str) -> None:
 
 
 def _questions(
-    plan: Plan, window: Window, chosen: str, panel_ms: int, ranking_ms: int, earlier_ms: Sequence[int]
+    plan: Plan, window: Window, chosen: str, panel_ms: int, ranking_ms: int, earlier_ms: Sequence[int], counted: bool
 ) -> list[Question]:
     panel, ranking = duration_text(panel_ms), duration_text(ranking_ms)
     signals = tuple(dict.fromkeys((*SIGNALS, chosen)))
@@ -144,9 +145,42 @@ def _questions(
         ),
     ]
     for shift in earlier_ms:
-        then = Window(window.start_ms - shift, window.end_ms - shift, window.step_ms)
-        asked.append(Question(f"earlier_{shift}", plan.buckets(chosen, panel), window=then, optional=True))
+        what, then = f"earlier_{shift}", _moved(window, shift)
+        if counted:
+            asked.append(Question(what, plan.buckets(chosen, ranking), at_ms=then.end_ms, optional=True))
+        else:
+            asked.append(Question(what, plan.buckets(chosen, panel), window=then, optional=True))
     return asked
+
+
+def _moved(window: Window, shift_ms: int) -> Window:
+    return Window(window.start_ms - shift_ms, window.end_ms - shift_ms, window.step_ms)
+
+
+def _earlier(
+    answers: Answers, plan: Plan, window: Window, chosen: str, panel_ms: int, counted_ms: int, shift_ms: int
+) -> Earlier:
+    """The same histogram over the same window a while ago; `counted_ms` is the window's length where one query counted it, else 0."""
+    what, then = f"earlier_{shift_ms}", _moved(window, shift_ms)
+    if counted_ms:
+        vector = answers.vector(what)
+        frame = merged_histogram(answers, what, chosen, plan, then, counted_ms)
+        bounds, rates = bucket_rows(vector.labels, vector.values) if len(vector) else (np.empty(0), np.empty((0, 1)))
+        before = replace(frame, bounds=bounds, cumulative=rates)
+    else:
+        before = _whole(merged_histogram(answers, what, chosen, plan, then, panel_ms))
+    why, since = _reach(answers.source.extent_ms(), then)
+    if before.missing == "not_scraped":
+        before = replace(before, missing="no_data", note=answers.refused.get(what, "") or why or "no samples from then")
+    return Earlier(_ago(shift_ms), shift_ms, whole_figures(before), since)
+
+
+def _reach(extent: tuple[int, int] | None, then: Window) -> tuple[str, str]:
+    """(why there is nothing, what is only partly there) of an earlier window in a source whose samples begin somewhere."""
+    if extent is None or extent[0] <= then.start_ms:
+        return "", ""
+    first = f"samples begin at {format_instant(extent[0])}"
+    return (first, "") if extent[0] >= then.end_ms else ("", first)
 
 
 def _rate_lines(answers: Answers, window: Window) -> dict[str, Floats]:
@@ -161,29 +195,14 @@ def _objective(settings: Settings, signal: str) -> Objective | None:
     }.get(signal)
 
 
-def _whole(histogram: MergedHistogram) -> tuple[QuantileFigure, ...]:
-    """p50, p95, p99 over the whole window: the rates at steps one range apart, added up, count every observation once."""
+def _whole(histogram: MergedHistogram) -> MergedHistogram:
+    """The histogram over the whole window as one column: the rates at steps one range apart, added up, count every observation once."""
     stride = max(histogram.rate_window_ms // histogram.window.step_ms, 1)
-    if not len(histogram.bounds):
-        return tuple(
-            QuantileFigure(
-                histogram.missing, None, histogram.unit, histogram.promql, None, histogram.note, histogram.tainted
-            )
-            for _ in QUANTILES
-        )
     columns = histogram.cumulative[:, ::-1][:, ::stride]
+    if not columns.size:
+        return histogram
     known = ~np.isnan(columns).all(axis=1)
-    total = np.where(known, np.nansum(columns, axis=1), np.nan)[:, None]
-    series = replace(histogram, cumulative=total).quantiles()
-    figures = []
-    for q in QUANTILES:
-        interval = series.at(q)
-        status: FigureStatus = "value" if interval is not None else "no_data"
-        note = "" if interval is not None else "nothing observed in the window"
-        figures.append(
-            QuantileFigure(status, interval, histogram.unit, histogram.promql, None, note, histogram.tainted)
-        )
-    return tuple(figures)
+    return replace(histogram, cumulative=np.where(known, np.nansum(columns, axis=1), np.nan)[:, None])
 
 
 def _heat_map(histogram: MergedHistogram, threshold: float | None) -> HeatMap:
@@ -216,87 +235,3 @@ def _where_time_goes(answers: Answers, plan: Plan, window: Window, rates: dict[s
     return Panel(
         "where_time_goes", "seconds", window, tuple(lines), query, status, note, answers.taint("rates"), panel_ms
     )
-
-
-def _ranking(answers: Answers, plan: Plan, chosen: str, ranking_ms: int) -> Ranking:
-    unit, seconds = unit_of(plan, chosen), ranking_ms / 1000
-    keys, bounds, grid = replica_columns(answers.vector("ranking"), plan.tree)
-    query, tainted = answers.promql("ranking"), answers.taint("ranking")
-    means = instant_rates(answers.vector("ranking_means"), plan)
-    missing, why = missing_status(plan, chosen, len(keys))
-    quiet = f"nothing observed in the last {duration_text(ranking_ms)}"
-
-    def told(interval: QuantileInterval | None) -> QuantileFigure:
-        status: FigureStatus = "value" if interval is not None else ("no_data" if keys else missing)
-        note = "" if interval is not None else (quiet if keys else why)
-        return QuantileFigure(status, interval, unit, query, None, note, tainted)
-
-    def mean(sums: float | None, counts: float | None) -> Figure:
-        value = sums / counts if sums is not None and counts else None
-        status: FigureStatus = "value" if value is not None else ("no_data" if keys else missing)
-        return Figure(
-            status,
-            value,
-            unit,
-            "measured",
-            answers.promql("ranking_means"),
-            None,
-            "" if value is not None else quiet,
-            tainted,
-        )
-
-    series = quantile_series(bounds, grid, seconds, (0.5, 0.99))
-    replicas = []
-    for column, key in enumerate(keys):
-        observed = float(np.nan_to_num(series.observations[column]))
-        replicas.append(
-            RankedReplica(
-                key_text(key),
-                told(series.at(0.5, column)),
-                told(series.at(0.99, column)),
-                mean(means.of("_sum", key), means.of("_count", key)),
-                observed,
-            )
-        )
-    replicas.sort(
-        key=lambda r: (
-            -(r.p99.interval.hi if r.p99.interval else -1.0),
-            -(r.p99.interval.estimate if r.p99.interval else 0.0),
-            r.key,
-        )
-    )
-    merged_bounds, merged, mixed = merge(
-        (bounds[~np.isnan(grid[:, column])], grid[~np.isnan(grid[:, column]), column][:, None])
-        for column in range(len(keys))
-    )
-    fleet = quantile_series(merged_bounds, merged if len(keys) else np.empty((0, 1)), seconds, (0.5, 0.99))
-    p50, p99 = fleet.at(0.5), fleet.at(0.99)
-    if mixed:
-        p50, p99 = (i and replace(i, flags=(*i.flags, "mixed_layouts")) for i in (p50, p99))
-    average = mean_of_quantiles(series.estimate[1]) if len(keys) else None
-    sums, counts = (sum(means.by_replica.get(part, {}).values()) for part in ("_sum", "_count"))
-    return Ranking(
-        chosen,
-        unit,
-        tuple(replicas),
-        told(p50),
-        told(p99),
-        mean(sums, counts),
-        Figure(
-            "value" if average is not None else "no_data",
-            average,
-            unit,
-            "derived",
-            query,
-            None,
-            "averaging quantiles is wrong; shown to say so",
-        ),
-        _ranking_text(average, p99, unit),
-    )
-
-
-def _ranking_text(average: float | None, p99: QuantileInterval | None, unit: str) -> str:
-    short = {"seconds": "s"}.get(unit, unit)
-    if average is None or p99 is None:
-        return ""
-    return f"a mean of p99s would say {average:.3g} {short}; the fleet's p99 is {p99.text(short)}"

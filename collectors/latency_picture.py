@@ -47,10 +47,14 @@ class Ranking:
     fleet_p50: QuantileFigure
     fleet_p99: QuantileFigure
     fleet_mean: Figure
+    fleet_observations: float
+    """The sum over `replicas`."""
     mean_of_p99s: Figure
     """The number that averaging dashboards show; wrong, and shown to say so."""
     text: str
     """'a mean of p99s would say 0.84 s; the fleet's p99 is 2.5-5 s'"""
+    over_ms: int
+    """The stretch before the picture's instant that all of it counts: the window, or its last hour where that is shorter."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +64,10 @@ class Earlier:
     label: str
     """'1 h ago', '1 d ago', '1 w ago'"""
     shift_ms: int
-    panel: QuantilePanel
-    """On the earlier window's own times."""
     quantiles: tuple[QuantileFigure, ...]
     """Over the whole window now and then: pairs of (now, then) are at equal index with `LatencyPicture.whole`."""
+    note: str = ""
+    """What to know before comparing: the source's samples begin inside that window."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +90,11 @@ class LatencyPicture:
     """Mean seconds per finished request: lines 'queue', 'prefill', 'decode' (engine clock) and 'end to end' (front-end clock)."""
     where_note: str
     slo: ShareUnder | None
+    """Share of the chosen histogram's observations under its objective, over the whole window; None without an objective."""
     whole: tuple[QuantileFigure, ...]
     """p50, p95, p99 of the chosen histogram over the whole window."""
+    whole_ms: int
+    """Length of that window: the one that the page states."""
     earlier: tuple[Earlier, ...]
     findings: tuple[Finding, ...]
     warnings: tuple[str, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import streamlit as st
@@ -22,6 +22,18 @@ def empty(word: str, why: str, next_step: str = "") -> None:
 def line(level: str, *parts: str | Markup) -> None:
     """One quiet line with its level's shape."""
     st.html(tag("div", icon(level), *(p if isinstance(p, Markup) else tag("span", p) for p in parts), class_="pw-line", data_tone=level))  # fmt: skip
+
+
+def mistrust(reasons: Sequence[str]) -> tuple[Markup, ...]:
+    """The mark of a number that is not trusted, which opens to the reasons; nothing when there are none."""
+    if not reasons:
+        return ()
+    return (reason("! not trusted", "; ".join(reasons), "pw-why pw-doubtful"),)
+
+
+def reason(word: str, why: str, class_: str) -> Markup:
+    """A word that opens to its reason by touch, by keyboard and by mouse."""
+    return tag("details", tag("summary", word), tag("div", why, class_="pw-fold-body"), class_=class_)
 
 
 def heading(text: str) -> None:

@@ -10,6 +10,7 @@ import streamlit as st
 
 from collectors.model import Floats
 from pages.ui.markup import Markup, icon, tag
+from pages.ui.states import reason
 
 SPARK_WIDTH, SPARK_HEIGHT = 120, 28
 
@@ -62,11 +63,6 @@ def spark(history: Floats) -> Markup:
     return tag("span", class_="pw-spark", style=f'--pw-line-shape: url("data:image/svg+xml,{svg}")', aria_hidden="true")
 
 
-def _reason(word: str, why: str, class_: str) -> Markup:
-    """A word that opens to its reason by touch, by keyboard and by mouse."""
-    return tag("details", tag("summary", word), tag("div", why, class_="pw-fold-body"), class_=class_)
-
-
 def tile_row(tiles: Sequence[Tile], *, dim: bool = False) -> None:
     """The tiles side by side; on a phone the first one is as wide as two."""
     st.html(
@@ -80,8 +76,8 @@ def tile_row(tiles: Sequence[Tile], *, dim: bool = False) -> None:
                         "span",
                         tag("b", tile.value),
                         tag("span", tile.unit),
-                        _reason("!", tile.doubt, "pw-why pw-doubtful") if tile.doubt else None,
-                        _reason("i", tile.note, "pw-why") if tile.note and not tile.doubt else None,
+                        reason("!", tile.doubt, "pw-why pw-doubtful") if tile.doubt else None,
+                        reason("i", tile.note, "pw-why") if tile.note and not tile.doubt else None,
                         class_="pw-tile-value",
                         data_tone=tile.tone,
                     ),
@@ -106,7 +102,7 @@ def _answer(answer: Answer) -> Markup:
         tag(
             "span",
             answer.detail,
-            _reason("! not trusted", answer.doubt, "pw-why pw-doubtful") if answer.doubt else None,
+            reason("! not trusted", answer.doubt, "pw-why pw-doubtful") if answer.doubt else None,
             class_="pw-detail",
         ),
         class_="pw-answer",

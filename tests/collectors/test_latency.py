@@ -63,9 +63,7 @@ def test_an_earlier_window_is_compared_where_there_is_one():
     assert (hour.label, day.label, week.label) == ("1 h ago", "1 d ago", "1 w ago")
     assert hour.shift_ms == HOUR_MS
     assert hour.quantiles[1].interval.text() == seen.whole[1].interval.text()
-    assert hour.panel.window.end_ms == at - HOUR_MS
     assert {figure.status for figure in week.quantiles} == {"no_data"}
-    assert week.quantiles[0].note == "no samples from then"
 
 
 def test_any_histogram_may_be_chosen_and_nothing_else():

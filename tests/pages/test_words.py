@@ -86,6 +86,6 @@ def test_what_averaging_would_say_is_in_the_units_of_the_table() -> None:
     p99 = QuantileFigure("value", interval(0.08, 0.1), "seconds")
     average = Figure("value", 0.117, "seconds", "derived")
     nothing = Figure("no_data", None, "seconds", "derived")
-    ranking = Ranking("time_to_first_token", "seconds", (), p99, p99, average, average, "")
+    ranking = Ranking("time_to_first_token", "seconds", (), p99, p99, average, 9.0, average, "", 900_000)
     assert averaging_text(ranking) == "A mean of p99s would say 117 ms; the fleet's p99 is 80-100 ms."
     assert averaging_text(replace(ranking, mean_of_p99s=nothing)) == ""
