@@ -19,7 +19,9 @@ NEAR_LINES = 3
 _ACCESS = re.compile(
     r"\"(?:GET|POST|PUT|DELETE|PATCH|OPTIONS|HEAD) (?P<route>\S+) HTTP/[0-9.]+\"(?: (?P<status>[0-9]{3}))?"
 )
-_STATUS = re.compile(r"(?:^|\s)HTTP(?:/[0-9.]+)? (?P<status>[0-9]{3})\b|Error code: (?P<code>[0-9]{3})")
+_STATUS = re.compile(
+    r"(?:^|\s)HTTP(?:/[0-9.]+)? (?P<status>[0-9]{3})\b|Error code: (?P<code>[0-9]{3})|\b(?P<client>[45][0-9]{2}) (?:Client|Server) Error: "
+)
 _BODY_CODE = re.compile(r"[\"']code[\"']: ?[\"']?(?P<status>[45][0-9]{2})\b")
 _WINDOW = re.compile(
     r"['\"]?max_model_len['\"]?[:=] ?(?P<window>[0-9]+)|--max-model-len[ =](?P<flag>[0-9]+)|Using max model len (?P<used>[0-9]+)|max_seq_len=(?P<seq>[0-9]+)"
@@ -106,7 +108,7 @@ class _Decoder:
             number = int(access["status"]) if access["status"] else None
         else:
             assert status is not None
-            number = int(status["status"] or status["code"])
+            number = int(status["status"] or status["code"] or status["client"])
         self.status = number
         if number and number >= 400 and len(self.refused) < MOST_REQUESTS:
             self.refused[(self.route, number)] = self.refused.get((self.route, number), 0) + 1

@@ -193,7 +193,17 @@ def _ask_healthy(advice: Advice, numbers: dict[str, float]) -> None:
 
 def undetermined(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict[str, float]) -> None:
     failure = verdict.failure
-    if verdict.phase == "nccl":
+    if verdict.phase == "other_engine":
+        advice.says.append(
+            f"this log is not vLLM's: '{attempt.other_engine}' is another program's word. Its memory is laid out and set by its own options, so no setting of vLLM applies"
+        )
+        advice.missing.append("the log of the vLLM server, if one is meant")
+    elif verdict.phase == "unknown_words" and failure is not None:
+        advice.says.append(
+            f"an exception speaks of memory in words that no known version of vLLM or PyTorch prints: {failure.message[:200]}"
+        )
+        advice.missing.append("the whole traceback, the program and version that wrote it, and the start-up lines")
+    elif verdict.phase == "nccl":
         advice.says.append(
             "NCCL reports a failed CUDA call: it may hide an allocation that the driver refused, or be something else (driver, link, shared memory). Its buffers lie outside PyTorch, so the allocator's settings do not reach them"
         )
@@ -229,6 +239,12 @@ def undetermined(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: di
         advice.missing.append(
             "the ledger of the earlier version, if it worked before: the same start-up lines from then"
         )
+    elif verdict.phase == "cut_short":
+        advice.says.append(
+            "the text ends in the middle of a start: no failure stands in it, and nothing of the KV pool or of serving either"
+        )
+        advice.missing.append("the rest of the log after its last line here, and the exit code if the process ended")
+        _ask_healthy(advice, numbers)
     elif attempt.generic_failures:
         advice.says.append(
             "these lines only say that a process died; its reason stands in earlier lines of that process"

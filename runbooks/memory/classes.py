@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from runbooks.memory.account import last_out_of_memory
+from runbooks.memory.patterns import SAYS_MEMORY
 from runbooks.memory.reader import Attempt, Failure
 from runbooks.memory.torch_oom import OutOfMemory
 
@@ -32,6 +33,17 @@ _BY_KIND = (
 )
 _HOST = ("swap_too_large", "host_memory", "host_python_memory", "host_killed", "host_shared_memory", "host_signal")
 _BY_PHASE = {"weights": "weights_do_not_fit", "graphs": "graph_capture_oom", "sampler": "sampler_warmup_oom"}
+_BEFORE_THE_POOL = {
+    "weights_gib",
+    "loaded_percent",
+    "free0_gib",
+    "gpu_memory_utilization",
+    "requested_gib",
+    "total_gib",
+    "max_num_batched_tokens",
+    "max_model_len_tokens",
+}
+"""Figures that are printed before the pool is sized: a log with no other and no failure ends in the middle of a start."""
 _SETTINGS = (
     "window_over_model",
     "budget_under_window",
@@ -46,6 +58,8 @@ _SETTINGS = (
 def classify(attempt: Attempt, available_kv_gib: float | None) -> Verdict:
     """The class of one attempt. A specific message beats an out-of-memory figure, which beats a generic failure line."""
     kinds = {failure.kind: failure for failure in attempt.failures}
+    if attempt.other_engine and not attempt.version and not attempt.facts:
+        return Verdict("undetermined", phase="other_engine")
     for kind, name in _BY_KIND:
         if kind in kinds:
             return Verdict(name, kinds[kind], kinds[kind].phase)
@@ -77,9 +91,18 @@ def classify(attempt: Attempt, available_kv_gib: float | None) -> Verdict:
     if available_kv_gib is not None and available_kv_gib < 0:
         return Verdict("negative_kv")
     if "exception" in kinds and not attempt.serving_without_fault:
+        if SAYS_MEMORY.search(kinds["exception"].message):
+            return Verdict("undetermined", kinds["exception"], "unknown_words")
         return Verdict("not_memory", kinds["exception"])
     if attempt.generic_failures or not attempt.recognised:
         return Verdict("undetermined")
+    if (
+        attempt.facts
+        and not attempt.started
+        and not attempt.statistics
+        and {f.name for f in attempt.facts} <= _BEFORE_THE_POOL
+    ):
+        return Verdict("undetermined", phase="cut_short")
     return Verdict("not_memory")
 
 
@@ -93,8 +116,10 @@ def _phase(attempt: Attempt, failure: Failure) -> str:
         return failure.phase
     if attempt.fatal or attempt.started or attempt.statistics:
         return "serving"
+    if attempt.values("captured_percent") and not attempt.values("graphs_gib"):
+        return "graphs"
     memory = failure.out_of_memory
-    if memory is not None and memory.private_pools_gib is not None:
+    if memory is not None and memory.private_pools_gib is not None and not attempt.start_failed:
         return "serving"  # graphs hold memory: they had been captured
     if attempt.values("graphs_gib"):
         return ""

@@ -22,10 +22,32 @@ DEEPEST_RECORD = 6
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]|\[\d{1,2}(?:;\d{1,3})*m")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _CRI = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP] ")
-_RFC3339 = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)? +(?=\S)")
-_JOURNALD = re.compile(r"^[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [\w@.\-/]+(?:\[\d+\])?: ")
-_COMPOSE = re.compile(r"^[\w.\-]{1,64} +\| ")
+_SYSLOG = re.compile(
+    r"^(?:<\d{1,3}>)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)) \S+ [\w@.\-/]+(?:\[\d+\])?: "
+)
+_SYSLOG_5424 = re.compile(r"^<\d{1,3}>1 \S+ \S+ \S+ \S+ \S+ (?:-|\[[^\]]*\]) ")
+_PYTHON_LOGGING = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - [\w.]+ - [A-Z]+ - ")
+_RFC3339 = re.compile(
+    r"^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?Z| ?[+-]\d\d:?\d\d)?\]?(?: \[[\w.\-]{1,64}\])? +(?=\S)"
+)
+_STERN = re.compile(r"^[a-z0-9][a-z0-9.\-]*-[a-z0-9]+ [a-z0-9][a-z0-9\-]* (?=[(A-Z]|Traceback|  File )")
+_RANK = re.compile(r"^(?:\[rank\d+\]:|\d{1,5}:|\(\w+, pid=\d+\)) (?=\s*\S)")
+_GREP = re.compile(
+    r"^(?:[\w./\-]+\.(?:log|txt|out|err)(?:\.\d+)?[:\-])?\d{1,9}[:\-](?=[^\d])|^[\w./\-]+\.(?:log|txt|out|err):(?=\S)"
+)
+_QUOTED = re.compile(r"^(?:> ?)+(?![A-Z]+ /\S* HTTP/)(?=\S)")
+_TAGGED = re.compile(r"^(?!data:)[\w.@/\-]{1,80}: ?(?=\{\")")
+_COMPOSE = re.compile(r"^[\w.\-]{1,64}(?: (?:stdout|stderr))? +\| ")
 _KUBECTL = re.compile(r"^\[pod/[^\]]+\] ")
+_FRAMES = (
+    _CRI, _KUBECTL, _COMPOSE, _SYSLOG_5424, _SYSLOG, _PYTHON_LOGGING, _RFC3339, _STERN, _RANK, _GREP, _QUOTED, _TAGGED,
+)  # fmt: skip
+_HEADER = re.compile(
+    r"\((?:APIServer|ApiServer|EngineCore|Worker|VllmWorker|RayWorker|DPCoordinator)\w* (?:pid=)?\d+(?:, ip=[\d.]+)?\) ?|"
+    r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? (?:\[[\w./]+:\d+\]|[\w./]+:\d+\])"
+)
+"""How vLLM's own part of a line begins: whatever stands before it is framing, known or not."""
+_LONGEST_PREFIX = 160
 _RAY = re.compile(r"^\((?P<proc>[A-Za-z][\w.:]*) (?:pid=)?\d+(?:, ip=[\d.]+)?\)\s+(?=\S)")
 _PROCESS = re.compile(r"^\((?P<proc>[A-Za-z0-9_]+) pid=(?P<pid>\d+)\)\s*")
 _V0_PROCESS = re.compile(r"^\((?P<proc>VllmWorkerProcess) pid=(?P<pid>\d+)\)\s*")
@@ -64,7 +86,8 @@ def plain(text: str) -> str:
 def _clean(text: str) -> str:
     if "\x1b" in text or "[" in text and "m" in text:
         text = _ANSI.sub("", text)
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text.rstrip("\r\n"))
+    text = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text.rstrip("\r\n"))
+    return text.replace("\N{NO-BREAK SPACE}", " ").lstrip("\N{REPLACEMENT CHARACTER}\N{ZERO WIDTH NO-BREAK SPACE}")
 
 
 def unframe(number: int, raw: str) -> LogLine:
@@ -84,7 +107,7 @@ def _carried(raw: str, one_field_a_line: bool, rounds: int) -> list[str]:
     text = _clean(raw[:LONGEST_RECORD] if raw.lstrip(" \t\ufeff>")[:1] in ("{", "[") else raw[:LONGEST_LINE])
     for _ in range(3):  # a container's framing may wrap another one's
         before = text
-        for frame in (_CRI, _KUBECTL, _COMPOSE, _JOURNALD, _RFC3339):
+        for frame in _FRAMES:
             text = frame.sub("", text, count=1)
         if text == before:
             break
@@ -158,6 +181,9 @@ def _vllm_line(number: int, text: str) -> LogLine:
     """What vLLM itself puts before a message comes off: process names, level and module."""
     process = ""
     level = ""
+    if not _RAY.match(text):
+        header = _HEADER.search(text, 0, _LONGEST_PREFIX)
+        text = text[header.start() :] if header else text
     for _ in range(2):
         found = _PROCESS.match(text) or _V0_PROCESS.match(text) or _RAY.match(text)
         if not found:

@@ -46,6 +46,7 @@ _LITERALS = {
     "full_ledger": "Actual usage is",
     "padding": "padding layers",
     "statistics": "Running: ",
+    "capturing": "Capturing ",
     "shards": "checkpoint shards",
     "free_memory_short": "on startup is less than",
     "no_blocks": "No available memory",
@@ -150,6 +151,9 @@ FIGURES = (
     _pattern(
         "probe", r"(?:[Ll]iveness|[Ss]tartup) probe(?: failed|, will be restarted)|failed (?:liveness|startup) probe"
     ),
+    _pattern(
+        "capturing", r"Capturing (?:the model for )?(?:CUDA|cuda|HIP)? ?graphs?\b[^:]*: +(?P<captured_percent>[0-9]+)%"
+    ),
     _pattern("shards", r"Loading safetensors checkpoint shards: +(?P<loaded_percent>[0-9]+)% Completed"),
 )
 
@@ -225,7 +229,8 @@ FAILURES = (
     _pattern(
         "host_killed",
         r"(?:OOMKilled(?![\"']?\s*[:=]\s*[Ff]alse)|[Oo]ut of memory: Killed process [0-9]+(?:.*?anon-rss:(?P<killed_rss_kib>[0-9]+)kB)?|oom-kill|"
-        r"killed due to the node running low on memory)(?:.*?[Ee]xit ?[Cc]ode\"?: *(?P<exit_code>137|-9)\b)?",
+        r"killed by the (?:kernel )?OOM[ -]killer|oom_reaper: reaped process|oom_kill event|OOM Killed|[Cc]ontainer killed due to memory usage|"
+        r"exceeded (?:its|the|job) memory limit|killed due to the node running low on memory)(?:.*?[Ee]xit ?[Cc]ode\"?: *(?P<exit_code>137|-9)\b)?",
         failure=True,
     ),
     _pattern(
@@ -241,7 +246,7 @@ FAILURES = (
     ),
     _pattern(
         "host_signal",
-        r"(?i:exit ?code\"?[:=]?|exited with code|exit status|signal) *(?P<exit_code>137|-9)\b|^Killed$|: +[0-9]+ Killed +\S|"
+        r"(?i:exit ?code\"?[:=]?|exited with code|exit status|signal) *(?P<exit_code>137|-9)\b|Exited \((?P<docker_exit_code>137)\)|^Killed$|: +[0-9]+ Killed +\S|code=killed, status=9\b|"
         r"(?i:(?:killed|terminated|died|exited|crashed)[^.]{0,30}(?:signal:? ?9\b|SIGKILL))|Signal 9 \(SIGKILL\) received|Failed core proc\(s\): \{.*?: (?P<core_exit_code>-9)\b",
         failure=True,
     ),
@@ -260,6 +265,15 @@ OUT_OF_MEMORY = re.compile(
 DRIVER_OUT_OF_MEMORY = re.compile(
     r"(?:CUDA|HIP) [Ee]rror: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|hipErrorOutOfMemory|CUBLAS_STATUS_ALLOC_FAILED"
 )
+OTHER_ENGINE = re.compile(
+    r"--?mem-fraction-static|\bsglang\b|\bSGLang\b|\bggml_|\bllama_(?:kv_cache|model_load|new_context|init)|llama runner|cudaMalloc failed|"
+    r"text_generation_(?:router|launcher|server)|max-batch-prefill-tokens|\[TensorRT-LLM\]|\[TRT-LLM\]|\bollama\b|lmdeploy|\btorchtune\b|stable-diffusion"
+)
+"""Words that only another program writes: its settings are not this engine's."""
+SAYS_MEMORY = re.compile(
+    r"(?i)\b(?:not enough|insufficient|out of|no (?:more )?available|run(?:s|ning)? out of|failed to allocate|cannot allocate|could not allocate|exhausted)\b[^.]{0,40}\bmemory\b|\bOOM\b"
+)
+"""An exception that speaks of memory in words that no known message has."""
 NCCL = re.compile(r"unhandled cuda error|ncclUnhandledCudaError|[Cc]uda failure (?:2 )?'out of memory'")
 """The collective library's own failure: it may hide an allocation that the driver refused."""
 EXCEPTION = re.compile(
@@ -274,7 +288,10 @@ PHASES = (
         re.compile(r"\b(?:load_model|load_weights|create_weights|process_weights_after_loading|initialize_model)\b"),
     ),
     ("sampler", re.compile(r"\b(?:_dummy_sampler_run|_dummy_pooler_run)\b")),
-    ("graphs", re.compile(r"\b(?:capture_model|_capture_cudagraphs|capture_graph)\b")),
+    (
+        "graphs",
+        re.compile(r"\b(?:capture_model|_capture_cudagraphs|capture_graph|capture_begin|_warmup_and_capture)\b"),
+    ),
     (
         "kv_allocation",
         re.compile(r"\b(?:initialize_kv_cache|_allocate_kv_cache_tensors|_allocate_kv_cache|initialize_from_config)\b"),
@@ -337,6 +354,14 @@ KEYWORDS = (
     "Namespace(",
     "Failure",
     "Exit",
+    "Capturing ",
+    "killed",
+    "OOM",
+    "oom_",
+    "static",
+    "ggml",
+    "cudaMalloc",
+    "gguf",
     "must be divisible",
     "incremented",
 )

@@ -17,6 +17,7 @@ from runbooks.memory.patterns import (
     GENERIC,
     KEYWORDS,
     NCCL,
+    OTHER_ENGINE,
     OUT_OF_MEMORY,
     PHASES,
     ROUTINE,
@@ -72,6 +73,8 @@ class Attempt:
     facts: list[Fact] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     generic_failures: int = 0
+    start_failed: bool = False
+    other_engine: str = ""
     fatal: bool = False
     started: bool = False
     statistics: int = 0
@@ -156,7 +159,7 @@ def _failure_figures(groups: dict[str, str | None]) -> dict[str, float]:
         if suffix:
             figures[name.removesuffix(suffix) + "_gib"] = float(value) * _SCALE_GIB[suffix]
         else:
-            figures[name.removeprefix("core_") if name == "core_exit_code" else name] = float(value)
+            figures["exit_code" if name.endswith("exit_code") else name] = float(value)
     return figures
 
 
@@ -193,6 +196,10 @@ class _Reader:
         if text.startswith("Traceback (most recent call last)"):
             self.frames.pop(line.process, None)
             return
+        if not self.attempt.other_engine:
+            foreign = OTHER_ENGINE.search(text)
+            if foreign:
+                self.attempt.other_engine = foreign[0]
         if self._figures(line):
             return
         if self._failure(line):
@@ -304,8 +311,9 @@ class _Reader:
             return True
         if GENERIC.search(text):
             self.attempt.generic_failures += 1
+            self.attempt.start_failed |= "failed to start" in text or "initialization failed" in text
             return True
-        exception = EXCEPTION.match(text) or VALUE_ERROR.match(text)
+        exception = EXCEPTION.match(text.lstrip(" \t|")) or VALUE_ERROR.match(text)
         if exception and not self.attempt.serving_without_fault:
             self._fail(
                 Failure("exception", line.process, line.number, self._phase(line.process), {}, message=text[:300])

@@ -229,7 +229,7 @@ RULES: tuple[Rule, ...] = (
         said("undetermined", "the adapter {model} is loaded already: nothing to do, or unload it first"),
     ),
     rule(
-        r"[\"']error[\"']: ?[\"']Unauthorized[\"']|\b401 Unauthorized|HTTP/[0-9.]+\"? 401",
+        r"[\"']error[\"']: ?[\"']Unauthorized[\"']|\b401 Unauthorized|HTTP/[0-9.]+\"? 401|\b401 Client Error: Unauthorized for url",
         said(
             "auth",
             "the API key is missing or wrong. In 0.11.0 the key check runs outside the instrumentation: such a 401 is not in the metrics, only in the access log or a gateway's",
@@ -286,7 +286,7 @@ RULES: tuple[Rule, ...] = (
             "engine_dead",
             "/{probe} answers 503 when the engine core has died: every request fails until a restart. Read the log above for the first traceback; this path is left out of the metrics",
             side="server",
-            missing="the log lines above the first 503",
+            missing="the engine's log lines above the first 503, with their stack trace",
         ),
     ),
     rule(
@@ -295,7 +295,7 @@ RULES: tuple[Rule, ...] = (
             "engine_dead",
             "the engine core has died and every request fails with 500 until the server is restarted: read the log above for the first traceback (a memory error is one possible reason; paste it into the ledger)",
             side="server",
-            missing="the log lines above the first 500",
+            missing="the engine's log lines above the first 500, with their stack trace",
         ),
     ),
     rule(

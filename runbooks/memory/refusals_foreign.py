@@ -107,6 +107,10 @@ FOREIGN_RULES: tuple[Rule, ...] = (
         _foreign,
     ),
     rule(
+        rf"exceed_context_size_error.*?{_Q}n_prompt_tokens{_Q}: ?(?P<prompt>[0-9]+), ?{_Q}n_ctx{_Q}: ?(?P<limit>[0-9]+)",
+        _foreign,
+    ),
+    rule(
         r"request \((?P<prompt>[0-9]+) tokens\) exceeds the available context size \((?P<limit>[0-9]+) tokens\)",
         _foreign,
     ),
