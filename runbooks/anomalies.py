@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from runbooks.causes.latency import late_share
+from runbooks.causes.latency import late_share, late_since_ms
 from runbooks.inferred import preempting_since_ms
 from runbooks.reading import Reading
 from runbooks.scene import Scene, Suspicion
-from runbooks.verdicts import RUNBOOK_OF_CAUSE, Anomaly, Place, Severity
+from runbooks.verdicts import RUNBOOK_OF_CAUSE, Anomaly, Place, Severity, Verdict
 
 PAGES = frozenset(
     {"waiting_growth", "engine_stalled", "unadmittable_head", "replica_down", "latency_slo", "kv_pressure"}
 )
 """Users wait or fail now; everything else is a ticket unless the operator says otherwise."""
+_SLOWING = frozenset(
+    ["overload", "seat_limited", "prefill_limited", "kv_limited", "unadmittable_head", "sequence_hog", "engine_slow"]
+    + ["replica_imbalance", "rank_imbalance", "engine_stalled", "cold_prefix_cache", "replica_restarted"]
+)
+SYMPTOM_OF = {
+    "waiting_growth": _SLOWING,
+    "latency_slo": _SLOWING,
+    "preemption": frozenset({"kv_limited", "sequence_hog", "unadmittable_head"}),
+}
+"""Detector that fires by itself -> causes that it is a symptom of."""
 
 
-def anomalies(scene: Scene, suspicions: Iterable[Suspicion]) -> list[Anomaly]:
-    """Firings in order of severity and id. A suspicion fires its own detector; queues, preemptions and latencies by themselves."""
+def anomalies(scene: Scene, suspicions: Iterable[Suspicion], verdicts: Sequence[Verdict] = ()) -> list[Anomaly]:
+    """Firings in order of severity and id. A suspicion fires its own detector; queues, preemptions and latencies by
+    themselves, grouped under the first verdict of their place that makes them a symptom."""
     fired: dict[tuple[str, tuple[Place, ...]], Anomaly] = {}
 
     def fire(
@@ -38,19 +49,32 @@ def anomalies(scene: Scene, suspicions: Iterable[Suspicion]) -> list[Anomaly]:
             continue
         if reading.queued:
             words = f"{reading.waiting:.0f} wait, {reading.wait_seconds:.1f} s by Little's law"
-            fire("waiting_growth", (place,), reading.queue_since_ms, words, "", ranks)
+            cause = _cause_at(place, "waiting_growth", verdicts)
+            fire("waiting_growth", (place,), reading.queue_since_ms, words, cause, ranks)
         if (tax := preemptions_per_finished(reading)) is not None:
             fire(
                 "preemption",
                 (place,),
                 preempting_since_ms(reading.rank, 2 * round(reading.pace.recent_ms)),
                 f"{reading.preemptions:.0f} preemptions, {tax:.1f} per finished request",
-                "",
+                _cause_at(place, "preemption", verdicts),
                 ranks,
             )
-        for signal, words in _late(scene, reading):
-            fire("latency_slo", (place,), None, f"{signal}: {words}", "", ranks)
+        late = list(_late(scene, reading))
+        if late:
+            words = "; ".join(words for words, _ in late)
+            cause = _cause_at(place, "latency_slo", verdicts)
+            fire("latency_slo", (place,), min(since for _, since in late), words, cause, ranks)
     return sorted(fired.values(), key=lambda a: (a.severity != "page", a.id, a.where.places))
+
+
+def _cause_at(place: Place, detector: str, verdicts: Sequence[Verdict]) -> str:
+    """The first cause named at a place that has this symptom; "" when none has."""
+    here = {place, Place(place.instance)}
+    return next(
+        (v.cause for v in verdicts if v.cause in SYMPTOM_OF[detector] and here & set(v.where.places)),
+        "",
+    )
 
 
 def preemptions_per_finished(reading: Reading) -> float | None:
@@ -62,13 +86,16 @@ def preemptions_per_finished(reading: Reading) -> float | None:
     return ratio if ratio >= reading.limits("preemption", "per_finished") else None
 
 
-def _late(scene: Scene, reading: Reading) -> Iterable[tuple[str, str]]:
+def _late(scene: Scene, reading: Reading) -> Iterable[tuple[str, int]]:
+    """(what is late and how much, since when) for each objective whose budget burns at page speed."""
     slo = scene.settings.slo
     for signal, objective in (
         ("time_to_first_token", slo.time_to_first_token),
         ("inter_token_latency", slo.inter_token_latency),
     ):
-        share = late_share(reading, signal, objective.threshold_seconds)
+        limit = objective.threshold_seconds
+        share = late_share(reading, signal, limit)
         burning = scene.limits("latency_slo", "burn_factor") * (1 - objective.objective)
         if share is not None and share[1] >= scene.limits("latency_slo", "observations") and share[0] >= burning:
-            yield signal, f"{share[0]:.0%} of {share[1]:.0f} over {objective.threshold_seconds:g} s"
+            words = f"{signal}: {share[0]:.0%} of {share[1]:.0f} over {limit:g} s"
+            yield words, late_since_ms(reading, signal, burning * limit)

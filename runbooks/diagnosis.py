@@ -68,7 +68,7 @@ def judge(observations: Observations, settings: Settings) -> Diagnosis:
         interval_ms=observations.interval_ms,
         replicas=tuple(scene.states.values()),
         laws=tuple(scene.laws),
-        anomalies=tuple(anomalies(scene, kept)),
+        anomalies=tuple(anomalies(scene, kept, verdicts)),
         verdicts=verdicts or (_healthy(scene),),
         warnings=observations.warnings,
     )

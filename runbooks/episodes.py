@@ -34,8 +34,13 @@ def moving_since(times_ms: Int64s, total: Floats, quiet_ms: int) -> int | None:
     seen = np.flatnonzero(~np.isnan(total))
     if len(seen) < 2:
         return None
-    moved = times_ms[seen[1:]][np.diff(total[seen]) > 0]
-    if not len(moved) or int(times_ms[-1]) - int(moved[-1]) > quiet_ms:
+    return recurring_since(times_ms[seen[1:]], np.diff(total[seen]) > 0, int(times_ms[-1]), quiet_ms)
+
+
+def recurring_since(times_ms: Int64s, flags: npt.NDArray[np.bool_], now_ms: int, quiet_ms: int) -> int | None:
+    """First of the instants that keep coming until now, none later than `quiet_ms` after the one before; None when the last lies further back."""
+    hits = times_ms[flags]
+    if not len(hits) or now_ms - int(hits[-1]) > quiet_ms:
         return None
-    pauses = np.flatnonzero(np.diff(moved) > quiet_ms)
-    return int(moved[pauses[-1] + 1] if len(pauses) else moved[0])
+    pauses = np.flatnonzero(np.diff(hits) > quiet_ms)
+    return int(hits[pauses[-1] + 1] if len(pauses) else hits[0])

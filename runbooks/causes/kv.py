@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runbooks.episodes import recurring_since
 from runbooks.inferred import preempting_since_ms
 from runbooks.reading import Reading
 from runbooks.scene import Scene, Suspicion
@@ -137,7 +138,7 @@ def _thrashes(reading: Reading) -> Suspicion | None:
         cause="kv_limited",
         confidence="likely" if slow or preempting else "possible",
         places=(reading.place,),
-        since_ms=preempting_since_ms(reading.rank, 2 * round(reading.pace.recent_ms)),
+        since_ms=_thrashing_since_ms(reading),
         evidence=tuple(evidence),
         aggravated_by=("preemption_thrash",),
         runner_up="engine_slow",
@@ -146,6 +147,16 @@ def _thrashes(reading: Reading) -> Suspicion | None:
         reads=READS | {"generation_tokens"},
         explains=EXPLAINS,
     )
+
+
+def _thrashing_since_ms(reading: Reading) -> int | None:
+    """When the preemptions began to be counted; while none is, since when the pool keeps reaching full."""
+    quiet_ms = 2 * reading.pace.recent_ms
+    counted = preempting_since_ms(reading.rank, quiet_ms)
+    if counted is not None:
+        return counted
+    times, usage = reading.series("kv_cache_usage")
+    return recurring_since(times, usage >= reading.limits("kv_pressure", "full_ratio"), reading.seen_ms, quiet_ms)
 
 
 def _speed_left(reading: Reading) -> float | None:

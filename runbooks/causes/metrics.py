@@ -86,12 +86,17 @@ def _some_gone(scene: Scene, replica: Replica, told_by_others: frozenset[str]) -
     if not gone:
         return None
     names = sorted({signal for signals in gone.values() for signal in signals})
+    onsets = [
+        _gone_since_ms(replica, rank, gone[place], scene.at_ms)
+        for rank in replica.ranks
+        if (place := Place(replica.instance, rank.engine)) in gone
+    ]
     confidence: Confidence = "likely"
     return Suspicion(
         cause="metrics_missing",
         confidence=confidence,
         places=tuple(gone),
-        since_ms=None,
+        since_ms=min(onsets),
         evidence=(
             f"gone from a target that answers: {', '.join(names)}",
             "they were there earlier in the window" if vanished else "other replicas of the fleet have them",
@@ -100,6 +105,24 @@ def _some_gone(scene: Scene, replica: Replica, told_by_others: frozenset[str]) -
         cannot_know=tuple(f"{name} of this place" for name in names[:3]),
         ranks=len(gone) < len(replica.ranks),
     )
+
+
+def _gone_since_ms(replica: Replica, rank: Rank, signals: list[str], at_ms: int) -> int:
+    """The first answer after the last one that showed all of these signals of a rank; the first answer known where none did."""
+    answers = _newest_answers(replica, at_ms, 10_000)
+    shown = [last for signal in signals if (last := _last_shown_ms(rank, signal, at_ms)) is not None]
+    after = [t for t in answers if t > min(shown)] if shown else answers
+    return after[0]
+
+
+def _last_shown_ms(rank: Rank, signal: str, at_ms: int) -> int | None:
+    """The newest scrape that brought a signal; None when none did."""
+    counter = rank.counter(signal)
+    values = counter.values if counter is not None else rank.gauges.get(signal)
+    if values is None:
+        return None
+    past = np.flatnonzero(~np.isnan(values[: index_at(rank.times_ms, at_ms) + 1]))
+    return int(rank.times_ms[past[-1]]) if len(past) else None
 
 
 def _last_sample_ms(rank: Rank, at_ms: int) -> int:

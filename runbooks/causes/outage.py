@@ -89,6 +89,16 @@ def flaky_share(scene: Scene, replica: Replica) -> float | None:
     return share if enough and len(up) == scrapes else None
 
 
+def _flaky_since_ms(scene: Scene, replica: Replica) -> int:
+    """First failed scrape of the stretch up to now in which failures never lay further apart than the scrapes looked at."""
+    scrapes = int(scene.limits("metrics_missing", "flaky_scrapes"))
+    last = index_at(replica.times_ms, scene.at_ms) + 1
+    known = ~np.isnan(replica.up[:last])
+    failed = np.flatnonzero(replica.up[:last][known] == 0)
+    breaks = np.flatnonzero(np.diff(failed) >= scrapes)
+    return int(replica.times_ms[:last][known][failed[breaks[-1] + 1 if len(breaks) else 0]])
+
+
 def lost_scrapes(scene: Scene) -> list[Suspicion]:
     """Targets that answer only now and then: their rates and gauges have holes, the replica may be well."""
     found = []
@@ -101,7 +111,7 @@ def lost_scrapes(scene: Scene) -> list[Suspicion]:
                 cause="metrics_missing",
                 confidence="likely",
                 places=scene.places(replica),
-                since_ms=None,
+                since_ms=_flaky_since_ms(scene, replica),
                 evidence=(f"{share:.0%} of the newest scrapes failed, in several stretches, without a restart",),
                 runner_up="replica_down",
                 separating_check="compare scrape_duration_seconds with the scrape time-out; scrape by hand from the scraper's host",

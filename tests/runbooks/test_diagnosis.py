@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from collectors.settings import Alerts, Engine, Settings, SettingsError
+from runbooks.anomalies import SYMPTOM_OF
 from runbooks.diagnosis import diagnose
 from runbooks.thresholds import Pace, Thresholds
 from runbooks.verdicts import CAUSES, RUNBOOK_OF_CAUSE
@@ -193,3 +194,21 @@ def test_text_names_cause_place_evidence_and_next_step() -> None:
     text = diagnose(source, round(case.expected["at"]["during"] * 1000), Settings()).to_text()
     assert "rank_imbalance (likely) on vllm-0:8000 rank 2" in text
     assert "next: pagewatch walk imbalance" in text
+
+
+@needs_cases
+def test_every_anomaly_says_since_when_and_latency_stands_under_its_cause() -> None:
+    """A metric that lies has no onset: only its law knows what it compares."""
+    late = 0
+    for case in CASES.values():
+        for label, at, _ in case.instants():
+            answer = diagnosed(source_of(case.path), at)
+            for anomaly in answer["anomalies"]:
+                if anomaly["runbook"] != "metrics_untrustworthy":
+                    assert anomaly["since"] is not None, f"{case.name} {label}: {anomaly}"
+                    assert anomaly["since"] <= answer["at"]
+                if anomaly["id"] == "latency_slo":
+                    late += 1
+                    slowing = [v for v in answer["verdicts"] if v["cause"] in SYMPTOM_OF["latency_slo"]]
+                    assert not slowing or anomaly["cause"], f"{case.name} {label}: {anomaly}"
+    assert late
