@@ -11,7 +11,8 @@ from collectors.discovery import Discovery, discover
 from collectors.figures import Figure, FigureStatus, Finding, Line, Panel
 from collectors.fleet_gauges import GAUGES, RankGauges, instant_rates, just_missed, rank_gauges, without_stale_tails
 from collectors.fleet_picture import FleetPicture
-from collectors.fleet_rows import Table, replica_rows
+from collectors.fleet_rows import Table, hit_ratio, replica_rows
+from collectors.fleet_sum import first_token_p99s, fleet_row
 from collectors.fleet_totals import FleetSeries, fleet_totals
 from collectors.flow import arrivals_per_second, waiting_change_per_second
 from collectors.histograms import merged_histogram, missing_status, quantile_figure
@@ -123,27 +124,27 @@ def _picture(
     tainted = {name: answers.taint(name) for name in answers.names}
     discovered = answers.taint("engines", "targets")
     tainted = {name: (*discovered, *reasons) for name, reasons in tainted.items()}
-    rows = replica_rows(
-        Table(
-            tree=tree,
-            settings=settings,
-            at_ms=window.end_ms,
-            times_seconds=times_seconds,
-            scrape_interval_seconds=discovery.scrape_interval_seconds,
-            gauges=gauges,
-            gauge_shift=panel_ms // window.step_ms,
-            gauge_shift_seconds=panel_ms / 1000,
-            rates=instant_rates(answers.vector("replica_rates"), plan),
-            window_seconds=short_ms / 1000,
-            capacity=instant_rates(answers.vector("capacity"), plan),
-            capacity_refused=answers.refused.get("capacity", ""),
-            first_token_buckets=answers.vector("replica_first_token"),
-            promql=promql,
-            tainted=tainted,
-            keeps_up=any(target.up is not None for target in discovery.targets),
-            just_missed=just_missed(gauges, tree, times_seconds, discovery.scrape_interval_seconds),
-        )
+    table = Table(
+        tree=tree,
+        settings=settings,
+        at_ms=window.end_ms,
+        times_seconds=times_seconds,
+        scrape_interval_seconds=discovery.scrape_interval_seconds,
+        gauges=gauges,
+        gauge_shift=panel_ms // window.step_ms,
+        gauge_shift_seconds=panel_ms / 1000,
+        rates=instant_rates(answers.vector("replica_rates"), plan),
+        window_seconds=short_ms / 1000,
+        capacity=instant_rates(answers.vector("capacity"), plan),
+        capacity_refused=answers.refused.get("capacity", ""),
+        first_token_buckets=answers.vector("replica_first_token"),
+        promql=promql,
+        tainted=tainted,
+        keeps_up=any(target.up is not None for target in discovery.targets),
+        just_missed=just_missed(gauges, tree, times_seconds, discovery.scrape_interval_seconds),
     )
+    p99s = first_token_p99s(table)
+    rows = replica_rows(table, p99s.by_replica)
     ages = [row.age_seconds for row in rows if row.age_seconds is not None and row.scraped in ("up", "unknown")]
     age = min(ages, default=None)
     series = _fleet_series(answers, window, plan, gauges, panel_ms, promql, tainted, age)
@@ -177,6 +178,7 @@ def _picture(
         replicas_seen=len(rows),
         replicas_desired=desired,
         totals=totals,
+        fleet=fleet_row(rows, p99s, hit_ratio(table)),
         waiting=_by_replica("waiting", "requests_waiting", "requests", gauges, gauges.total, window, plan, answers),
         running=_by_replica("running", "requests_running", "requests", gauges, gauges.total, window, plan, answers),
         kv_cache_usage=_by_replica(

@@ -144,6 +144,27 @@ class FleetTotals:
 
 
 @dataclass(frozen=True)
+class FleetRow:
+    """The replica table added up over the table's own range; units as in `ReplicaRow`."""
+
+    waiting: Figure
+    running: Figure
+    seats: Figure
+    prompt_tokens: Figure
+    generation_tokens: Figure
+    first_tokens: Figure
+    preemptions: Figure
+    prefix_hit_ratio: Figure
+    """All hits / all lookups."""
+    time_to_first_token_p99: QuantileFigure
+    """From the replicas' buckets added up."""
+    worst_p99_key: str
+    worst_p99: QuantileFigure
+    mean_of_p99s: Figure
+    """seconds: what a dashboard that averages the replicas' p99s would show; wrong, and shown to say so."""
+
+
+@dataclass(frozen=True)
 class FleetPicture:
     """Everything the Fleet page shows at one instant, but for states and verdicts."""
 
@@ -162,6 +183,7 @@ class FleetPicture:
     """Scraped now, plus those that left within the window."""
     replicas_desired: Figure
     totals: FleetTotals
+    fleet: FleetRow
     waiting: Panel
     running: Panel
     kv_cache_usage: Panel

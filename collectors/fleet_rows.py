@@ -19,10 +19,8 @@ from collectors.flow import (
     wait_seconds,
     waiting_change_per_second,
 )
-from collectors.histograms import replica_columns
 from collectors.identity import FleetTree, Rank, Replica
 from collectors.model import Floats, Vector
-from collectors.quantiles import quantile_series
 from collectors.scraped import Key
 from collectors.settings import Settings
 from collectors.signals import duration_text
@@ -86,13 +84,12 @@ class Table:
         return told
 
 
-def replica_rows(table: Table) -> tuple[ReplicaRow, ...]:
-    """One row per replica, worst first."""
+def replica_rows(table: Table, first_token: Mapping[Key, QuantileFigure]) -> tuple[ReplicaRow, ...]:
+    """One row per replica, worst first; `first_token` holds the p99 of those where something was observed."""
     change = waiting_change_per_second(
         table.gauges.values["requests_waiting"], table.gauge_shift, table.gauge_shift_seconds
     )
     seats = {i: _seats_of_rank(table.gauges, i) for i in range(len(table.gauges.owners))}
-    first_token = _first_token_p99(table)
     rows = [_row(table, replica, change, seats, first_token) for replica in table.tree.replicas]
     return tuple(sorted(rows, key=row_order))
 
@@ -248,6 +245,15 @@ def _seats(table: Table, replica: Replica, rows: Sequence[int], seats: Mapping[i
     return Figure("value", float(max(ceilings) * ranks), "requests", "inferred", query, note=note)
 
 
+def hit_ratio(table: Table) -> Figure:
+    """All replicas' hits / all their lookups over the table's range."""
+    hits, queries = (sum(table.rates.by_replica.get(part, {}).values()) for part in ("prefix_hits", "prefix_queries"))
+    seen = "prefix_queries" in table.rates.by_replica
+    absent: tuple[FigureStatus, str] = ("no_data" if seen else "not_scraped", "")
+    ratio = hits / queries if queries else None
+    return table.figure("replica_rates", ratio, "ratio", "derived", absent, None, "no lookups in the window")
+
+
 def _hit_ratio(table: Table, replica: Replica, age: float | None) -> Figure:
     hits, queries = table.rates.of("prefix_hits", replica.key), table.rates.of("prefix_queries", replica.key)
     seen = "prefix_queries" in table.rates.by_replica
@@ -326,19 +332,3 @@ def _no_quantile(table: Table, replica: Replica, age: float | None) -> QuantileF
         status, None, "seconds", table.promql.get("replica_first_token", ()), age, note or f"no first token in the last {window}",
         table.tainted.get("replica_first_token", ()),
     )  # fmt: skip
-
-
-def _first_token_p99(table: Table) -> dict[Key, QuantileFigure]:
-    """p99 of every replica at once: the columns of one table are replicas."""
-    keys, bounds, grid = replica_columns(table.first_token_buckets, table.tree)
-    if not keys:
-        return {}
-    series = quantile_series(bounds, grid, table.window_seconds, (0.99,))
-    query, tainted = table.promql.get("replica_first_token", ()), table.tainted.get("replica_first_token", ())
-    found = {}
-    for column, key in enumerate(keys):
-        interval = series.at(0.99, column)
-        replica = table.tree.replica(key)
-        if interval is not None and replica is not None and (replica.up is not False or key in table.just_missed):
-            found[key] = QuantileFigure("value", interval, "seconds", query, None, "", tainted)
-    return found

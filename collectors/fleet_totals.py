@@ -54,7 +54,7 @@ def fleet_totals(
         worst_wait_key=wait_key,
         waiting=_gauge(series, series.waiting, "requests", "requests_waiting"),
         running=_gauge(series, series.running, "requests", "requests_running"),
-        seats=_sum(rows, lambda row: row.seats),
+        seats=sum_of(rows, lambda row: row.seats),
         worst_kv_cache_usage=_with_past(kv, series, series.worst_kv),
         worst_kv_key=kv_key,
         prompt_tokens=_rate(series, "prompt_tokens", "tokens/s", "prompt_tokens"),
@@ -64,8 +64,8 @@ def fleet_totals(
         finished=_rate(series, "finished", "requests/s", "requests_finished"),
         preemptions=_rate(series, "preemptions", "per minute", "preemptions", 60.0),
         prefix_hit_ratio=_hit_ratio(series),
-        capacity_requests=_sum(rows, lambda row: row.capacity_requests),
-        capacity_tokens=_sum(rows, lambda row: row.capacity_tokens),
+        capacity_requests=sum_of(rows, lambda row: row.capacity_requests),
+        capacity_tokens=sum_of(rows, lambda row: row.capacity_tokens),
         time_to_first_token=time_to_first_token,
         inter_token_latency_p99=inter_token_latency_p99,
         time_to_first_token_slo=slo[0],
@@ -153,7 +153,7 @@ def _hit_ratio(series: FleetSeries) -> Figure:
     return replace(_told(series, ("fleet_rates",), line, "ratio", "prefix_cache_queries"), evidence="derived")
 
 
-def _sum(rows: Sequence[ReplicaRow], pick: Callable[[ReplicaRow], Figure]) -> Figure:
+def sum_of(rows: Sequence[ReplicaRow], pick: Callable[[ReplicaRow], Figure]) -> Figure:
     """Sum over the replicas where it is known; says for how many it is not."""
     figures = [pick(row) for row in rows]
     known = [f for f in figures if f.value is not None]

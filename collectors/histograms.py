@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,8 +13,8 @@ from collectors.dialect import NOT_IN_VERSION
 from collectors.figures import FigureStatus, QuantileFigure, QuantilePanel, ShareUnder, figure
 from collectors.identity import FleetTree
 from collectors.model import Floats, Vector, Window
-from collectors.quantile_values import QuantileSeries
-from collectors.quantiles import bucket_rows, quantile_series, share_under, snap_threshold
+from collectors.quantile_values import QuantileInterval, QuantileSeries
+from collectors.quantiles import bucket_rows, merge, quantile_series, share_under, snap_threshold
 from collectors.scraped import Key
 from collectors.settings import Objective
 from collectors.signals import AT, Plan, duration_text
@@ -111,6 +111,30 @@ def replica_columns(vector: Vector, tree: FleetTree) -> tuple[tuple[Key, ...], F
     for column, (own, counts) in enumerate(parts.values()):
         grid[np.searchsorted(bounds, own), column] = counts[:, 0]
     return tuple(parts), bounds, grid
+
+
+@dataclass(frozen=True)
+class FleetBuckets:
+    """The replicas' cumulative bucket rates added up: `rates` of shape (bounds, 1)."""
+
+    bounds: Floats
+    rates: Floats
+    mixed: bool
+    """Replicas differ in their bounds; only those that all share were kept."""
+
+    def quantile(self, q: float, seconds: float) -> QuantileInterval | None:
+        """The fleet's quantile over the `seconds` that the rates were taken over; None where nothing was observed."""
+        interval = quantile_series(self.bounds, self.rates, seconds, (q,)).at(q)
+        return interval and (replace(interval, flags=(*interval.flags, "mixed_layouts")) if self.mixed else interval)
+
+
+def fleet_buckets(bounds: Floats, grid: Floats) -> FleetBuckets:
+    """Sums the columns (one per replica, NaN where it lacks a bound) of a table of cumulative bucket rates."""
+    if grid.size and not np.isnan(grid).any():  # one layout everywhere, as a rule
+        return FleetBuckets(bounds, grid.sum(axis=1)[:, None], False)
+    columns = [grid[:, column] for column in range(grid.shape[1])]
+    merged, total, mixed = merge((bounds[~np.isnan(each)], each[~np.isnan(each)][:, None]) for each in columns)
+    return FleetBuckets(merged, total if len(columns) else np.empty((0, 1)), mixed)
 
 
 def quantile_figure(panel: QuantilePanel, q: float, *, age_seconds: float | None = None) -> QuantileFigure:

@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
 from collectors.asking import Answers
 from collectors.figures import Figure, FigureStatus, QuantileFigure
 from collectors.fleet_gauges import instant_rates
-from collectors.histograms import QUANTILES, MergedHistogram, missing_status, replica_columns, unit_of
+from collectors.histograms import (
+    QUANTILES,
+    FleetBuckets,
+    MergedHistogram,
+    fleet_buckets,
+    missing_status,
+    replica_columns,
+    unit_of,
+)
 from collectors.latency_picture import RankedReplica, Ranking
-from collectors.model import Floats
 from collectors.quantile_values import QuantileInterval
-from collectors.quantiles import mean_of_quantiles, merge, quantile_series
+from collectors.quantiles import mean_of_quantiles, quantile_series
 from collectors.scraped import key_text
 from collectors.signals import Plan, duration_text
-
-
-@dataclass(frozen=True)
-class FleetBuckets:
-    """The replicas' cumulative bucket rates added up: `rates` of shape (bounds, 1)."""
-
-    bounds: Floats
-    rates: Floats
-    mixed: bool
-    """Replicas differ in their bounds; only those that all share were kept."""
-
-    def quantile(self, q: float, seconds: float) -> QuantileInterval | None:
-        """The fleet's quantile over the `seconds` that the rates were taken over; None where nothing was observed."""
-        interval = quantile_series(self.bounds, self.rates, seconds, (q,)).at(q)
-        return interval and (replace(interval, flags=(*interval.flags, "mixed_layouts")) if self.mixed else interval)
-
-
-def fleet_buckets(bounds: Floats, grid: Floats) -> FleetBuckets:
-    """Sums the columns (one per replica, NaN where it lacks a bound) of a table of cumulative bucket rates."""
-    columns = [grid[:, column] for column in range(grid.shape[1])]
-    merged, total, mixed = merge((bounds[~np.isnan(each)], each[~np.isnan(each)][:, None]) for each in columns)
-    return FleetBuckets(merged, total if len(columns) else np.empty((0, 1)), mixed)
 
 
 def whole_figures(histogram: MergedHistogram, mixed: bool = False) -> tuple[QuantileFigure, ...]:
