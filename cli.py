@@ -323,7 +323,9 @@ def doctor(
 @sim.command()
 def serve(
     scenario: str = "demo",
-    replicas: Annotated[int, typer.Option(min=1, max=256)] = 4,
+    replicas: Annotated[
+        int, typer.Option(min=1, max=256, help="The scenario's load changes in proportion to what it states.")
+    ] = 4,
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
     seed: int = 1,
     targets_file: Annotated[
@@ -376,7 +378,10 @@ def run(
     out: Annotated[Path, typer.Option("--out")],
     scenario: str = "demo",
     duration: Annotated[str, typer.Option(help="2h, 30m, 90s")] = "30m",
-    replicas: Annotated[int | None, typer.Option(min=1, max=256)] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(min=1, max=256, help="Default: as many as the scenario states; its load changes in proportion."),
+    ] = None,
     seed: int = 1,
     scrape_interval: Annotated[float, typer.Option(help="seconds", min=0.1)] = 5.0,
     start: Annotated[str | None, typer.Option(help="First instant; default: now minus the duration.")] = None,

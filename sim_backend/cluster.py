@@ -18,7 +18,8 @@ from sim_backend.engine import EngineCore
 from sim_backend.exposition import Page
 from sim_backend.faults import CAUSE_OF, Lens, set_slowdown
 from sim_backend.replica import Replica
-from sim_backend.scenario import Fault, Scenario, ScenarioError, Truth
+from sim_backend.resize import for_replicas
+from sim_backend.scenario import Fault, Load, Scenario, ScenarioError, Truth
 from sim_backend.scheduler import SchedulerConfigError
 from sim_backend.startup_log import startup_log
 from sim_backend.workload import Call, Stream
@@ -31,7 +32,7 @@ HELD_BY_ANOTHER_RATIO = 0.4
 
 
 class Cluster:
-    """Replicas `0..n-1` of one scenario."""
+    """Replicas `0..n-1` of one scenario; with `replicas`, on another number than it states (`for_replicas`)."""
 
     def __init__(
         self,
@@ -44,10 +45,11 @@ class Cluster:
         glide: bool = True,
         paced: bool = False,
     ) -> None:
+        count = replicas if replicas is not None else scenario.fleet.replicas
+        scenario = for_replicas(scenario, count)
         self.scenario = scenario
         self.seed = seed
         self.epoch_seconds = epoch_seconds
-        count = replicas if replicas is not None else scenario.fleet.replicas
         names = list(instances) if instances is not None else [f"vllm-{index}:8000" for index in range(count)]
         fleet = scenario.fleet
         try:
@@ -69,7 +71,7 @@ class Cluster:
             raise ScenarioError(f"scenario {scenario.name}, fleet: {error}") from error
         self.now = 0.0
         self.calls = 0
-        self.streams = [Stream(index, load, seed) for index, load in enumerate(scenario.load)]
+        self.streams = [Stream(index, _placed(load, count), seed) for index, load in enumerate(scenario.load)]
         self.active: list[Fault] = []
         self.history: list[Truth] = list(scenario.truth)
         self._open_truths: dict[int, int] = {}
@@ -149,11 +151,12 @@ class Cluster:
             self.at(now + call.abort_after_seconds, hang_up)
 
     def route(self, call: Call, now: float) -> int:
-        """The replica for a call. A load balancer's health check takes a replica that is down out of the turn, when another is left."""
+        """The replica for a call. A load balancer's health check takes a replica that is down out of the turn, when another is left; who is pinned
+        to one replica passes it by."""
         allowed = [index for index in call.replicas or range(len(self.replicas)) if index < len(self.replicas)]
         if not allowed:
             allowed = list(range(len(self.replicas)))
-        if call.replicas is None:
+        if len(allowed) > 1:
             allowed = [index for index in allowed if self.replicas[index].state == "up"] or allowed
         if self._looks:
             for index in allowed:
@@ -328,6 +331,14 @@ class Cluster:
 
     def _ms(self, seconds: float) -> int:
         return round((self.epoch_seconds + seconds) * 1000)
+
+
+def _placed(load: Load, count: int) -> Load:
+    """`not_replicas` as the list of those that are left."""
+    if not load.not_replicas:
+        return load
+    left = [index for index in range(count) if index not in load.not_replicas]
+    return load.model_copy(update={"replicas": left})
 
 
 def _truth_of(fault: Fault) -> Truth:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -61,7 +62,7 @@ class Lengths(_Part):
 
 
 class Arrivals(_Part):
-    """When requests come. `rate` in requests per second for the whole fleet; `times` gives rate multipliers over a repeating `cycle`."""
+    """When requests come. `rate` in requests per second, for all replicas that the stream goes to together."""
 
     kind: Literal["poisson", "gamma", "ramp", "diurnal", "steps", "closed", "trace", "burst"] = "poisson"
     rate: float = Field(default=1.0, ge=0)
@@ -101,7 +102,7 @@ class Aborts(_Part):
 
 
 class Load(_Part):
-    """One stream of requests."""
+    """One stream of requests. Its figures are for the fleet as the scenario states it, all replicas together (`resize`)."""
 
     name: str = "load"
     arrivals: Arrivals = Arrivals()
@@ -111,6 +112,11 @@ class Load(_Part):
     start_seconds: float = Field(default=0.0, ge=0)
     stop_seconds: float | None = None
     replicas: list[int] | None = Field(default=None, description="only these; default: by the fleet's routing")
+    not_replicas: list[int] = Field(default=[], description="every replica but these, through the fleet's routing")
+    grows_with_fleet: bool = Field(
+        default=True,
+        description="on another number of replicas than stated, arrivals change in proportion; false: they stay what they are in all",
+    )
     rank: int | None = Field(default=None, description="pin to one data-parallel rank")
     shared_prefix: SharedPrefix | None = None
     chat: Chat | None = None
@@ -246,7 +252,7 @@ def with_remedy(scenario: Scenario) -> Scenario:
         fleet["routing"] = remedy.routing
     loads = [load for load in scenario.load if load.name not in remedy.drop_loads]
     if remedy.unpin_loads or remedy.routing is not None:
-        loads = [load.model_copy(update={"replicas": None, "rank": None}) for load in loads]
+        loads = [load.model_copy(update={"replicas": None, "not_replicas": [], "rank": None}) for load in loads]
     return scenario.model_copy(
         update={
             "fleet": scenario.fleet.model_copy(update=fleet),
@@ -255,6 +261,25 @@ def with_remedy(scenario: Scenario) -> Scenario:
             "truth": [],
         }
     )
+
+
+def named_replicas(scenario: Scenario) -> Iterator[tuple[str, int]]:
+    """(place, index) of every replica that the scenario names."""
+    parts: tuple[tuple[str, Sequence[Fault | Load | Truth]], ...] = (
+        ("fault", scenario.fault),
+        ("load", scenario.load),
+        ("truth", scenario.truth),
+    )
+    for part, entries in parts:
+        for number, entry in enumerate(entries):
+            for index in entry.replicas or ():
+                yield f"{part}.{number}.replicas", index
+    for number, load in enumerate(scenario.load):
+        for index in load.not_replicas:
+            yield f"load.{number}.not_replicas", index
+    for key in scenario.fleet.per_replica:
+        if key.isdigit():
+            yield "fleet.per_replica", int(key)
 
 
 def scenario_names() -> list[str]:
@@ -290,10 +315,9 @@ def parse_scenario(name: str, data: dict[str, Any]) -> Scenario:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise ScenarioError(f"scenario {name}, {place}: {first['msg']}") from error
-    for index, fault in enumerate(scenario.fault):
-        outside = [number for number in fault.replicas or () if number >= scenario.fleet.replicas]
-        if outside:
+    for place, index in named_replicas(scenario):
+        if not 0 <= index < scenario.fleet.replicas:
             raise ScenarioError(
-                f"scenario {name}, fault.{index}.replicas: there is no replica {outside[0]} of {scenario.fleet.replicas}"
+                f"scenario {name}, {place}: there is no replica {index} of {scenario.fleet.replicas}. They are counted from 0"
             )
     return scenario

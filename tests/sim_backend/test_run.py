@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,15 +11,18 @@ import numpy as np
 import pytest
 
 from sim_backend.faults import CAUSE_OF, SAYS
+from sim_backend.resize import for_replicas
 from sim_backend.run import SCRAPE_ROWS, Run, Scrape, run
 from sim_backend.scenario import (
     Cause,
+    Load,
     ScenarioError,
     load_scenario,
     parse_scenario,
     scenario_names,
     with_remedy,
 )
+from sim_backend.workload import Stream
 from tests.sim_backend.hurry import hurried
 
 EPOCH_MS = 1_790_000_000_000
@@ -363,6 +367,65 @@ def test_a_replica_that_does_not_start_leaves_its_log_in_the_truth() -> None:
         "Maximum concurrency for",
     ):
         assert expected in good
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_on_twice_the_replicas_twice_as_much_is_asked(name: str) -> None:
+    """Streams through the balancer grow with the fleet; a stream that is pinned to a place stays what it is there."""
+    stated = load_scenario(name)
+    replicas = stated.fleet.replicas
+    doubled = for_replicas(stated, 2 * replicas)
+    for index, (load, grown) in enumerate(zip(stated.load, doubled.load, strict=True)):
+        apart = len(load.not_replicas)
+        ratio = 1 if load.replicas else (2 * replicas - apart) / (replicas - apart)
+        assert asked(index, grown) / asked(index, load) == pytest.approx(ratio, rel=0.25)
+
+
+def asked(index: int, load: Load) -> int:
+    """How many new clients the first ten minutes of a stream bring."""
+    stream = Stream(index, load, 1)
+    return sum(1 for at in itertools.takewhile(lambda at: at < load.start_seconds + 600, stream._openings()))
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "field", "value"),
+    [
+        ({"rate": 6}, "rate", 18),
+        ({"kind": "gamma", "rate": 6}, "rate", 18),
+        ({"kind": "ramp", "rate": 2, "rate_to": 8}, "rate_to", 24),
+        ({"kind": "steps", "steps": [[10, 4], [20, 8]]}, "steps", [(10, 12), (20, 24)]),
+        ({"kind": "closed", "clients": 5}, "clients", 15),
+        ({"kind": "burst", "count": 7}, "count", 21),
+        ({"kind": "trace", "file": "x.csv", "rescale_rate": 2}, "rescale_rate", 6),
+        ({"kind": "trace", "file": "x.csv"}, "rescale_rate", 0),
+    ],
+)
+def test_every_kind_of_arrivals_grows_with_the_fleet(arrivals: dict, field: str, value: object) -> None:
+    parts = {"what": "x", "expect": {"outcome": "silent", "cause": "healthy"}, "fleet": {"replicas": 2}}
+    stated = parse_scenario(
+        "r", {**parts, "load": [{"arrivals": arrivals}, {"arrivals": arrivals, "grows_with_fleet": False}]}
+    )
+    grown, kept = for_replicas(stated, 6).load
+    assert getattr(grown.arrivals, field) == value
+    assert kept == stated.load[1]
+    assert for_replicas(stated, 2) is stated
+
+
+def test_a_remedy_that_adds_replicas_adds_them_in_proportion_and_brings_no_load_with_it() -> None:
+    stated = load_scenario("overload")
+    assert stated.expect.remedy is not None
+    four = for_replicas(stated, 4)
+    assert four.expect.remedy is not None
+    assert (stated.expect.remedy.replicas, four.expect.remedy.replicas) == (5, 10)
+    assert with_remedy(four).load == four.load
+    assert with_remedy(four).fleet.replicas == 10
+
+
+def test_a_scenario_about_a_replica_that_would_not_exist_is_refused() -> None:
+    with pytest.raises(ScenarioError, match="replica_down is about replica 2: give it at least 3 replicas"):
+        run("replica_down", 1, replicas=2)
+    with pytest.raises(ScenarioError, match="stale_gauges is about replica 1"):
+        run("stale_gauges", 1, replicas=1)
 
 
 def test_repeated_truths_are_listed_one_by_one() -> None:
