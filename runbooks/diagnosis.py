@@ -26,6 +26,7 @@ from runbooks.scene import Scene, Suspicion
 from runbooks.states import rank_states
 from runbooks.thresholds import Pace, Thresholds
 from runbooks.verdicts import Diagnosis, Place, Verdict, Where
+from runbooks.wanted import Wanted, wanted_replicas
 from runbooks.weighing import weigh
 
 RULES: tuple[Callable[[Scene], list[Suspicion]], ...] = (
@@ -51,12 +52,12 @@ RULES: tuple[Callable[[Scene], list[Suspicion]], ...] = (
 def diagnose(source: Source, at_ms: int, settings: Settings, observations: Observations | None = None) -> Diagnosis:
     """What holds at an instant, seen with the window before it. Raises SourceError when the source cannot answer."""
     seen = observations if observations is not None else observe(source, at_ms, settings)
-    return judge(seen, settings)
+    return judge(seen, settings, wanted_replicas(source, at_ms, settings))
 
 
-def judge(observations: Observations, settings: Settings) -> Diagnosis:
-    """The same from observations already made; pure."""
-    scene = scene_of(observations, settings)
+def judge(observations: Observations, settings: Settings, wanted: Wanted | None = None) -> Diagnosis:
+    """The same from observations already made; pure. `wanted`: how many replicas there should be, where a query tells it."""
+    scene = scene_of(observations, settings, wanted)
     suspicions = [suspicion for rule in RULES for suspicion in rule(scene)]
     verdicts = weigh(scene, suspicions)
     named = {verdict.cause for verdict in verdicts}
@@ -70,18 +71,24 @@ def judge(observations: Observations, settings: Settings) -> Diagnosis:
         laws=tuple(scene.laws),
         anomalies=tuple(anomalies(scene, kept, verdicts)),
         verdicts=verdicts or (_healthy(scene),),
-        warnings=observations.warnings,
+        warnings=(*observations.warnings, *_unknown_wanted(scene)),
     )
 
 
-def scene_of(observations: Observations, settings: Settings) -> Scene:
+def _unknown_wanted(scene: Scene) -> tuple[str, ...]:
+    """Why it is not known how many replicas are wanted, where the operator meant to say."""
+    return (scene.wanted.why,) if scene.wanted.why and scene.settings.desired_replicas is not None else ()
+
+
+def scene_of(observations: Observations, settings: Settings, wanted: Wanted | None = None) -> Scene:
     """Readings, states and laws of an instant, before any cause is suspected."""
     limits = Thresholds.of(settings)
     pace = Pace.of(limits, observations.interval_ms or 15_000)
     readings = _readings(observations, settings, limits)
     states = rank_states(observations, readings, pace)
     laws = check_laws(observations, readings, limits)
-    return Scene(observations, settings, limits, pace, readings, states, laws)
+    known = wanted if wanted is not None else wanted_replicas(None, observations.at_ms, settings)
+    return Scene(observations, settings, limits, pace, readings, states, laws, known)
 
 
 def _readings(observations: Observations, settings: Settings, limits: Thresholds) -> Mapping[Place, Reading]:
@@ -113,6 +120,7 @@ def _healthy(scene: Scene) -> Verdict:
         where=Where("fleet", tuple(scene.states)),
         evidence=(
             f"ranks: {words}",
+            *_as_many_as_wanted(scene),
             f"checks: {len(scene.laws) - len(broken) - unknown} kept, {len(broken)} broken, {unknown} not decidable",
         ),
         cannot_know=(
@@ -120,3 +128,9 @@ def _healthy(scene: Scene) -> Verdict:
             "requests that never reached a replica",
         ),
     )
+
+
+def _as_many_as_wanted(scene: Scene) -> tuple[str, ...]:
+    if scene.wanted.replicas is None:
+        return ()
+    return (f"{len(scene.observations.replicas)} of {scene.wanted.replicas} wanted replicas are scraped",)

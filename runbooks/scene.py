@@ -11,6 +11,7 @@ from runbooks.laws import GRAVE
 from runbooks.reading import Reading
 from runbooks.thresholds import Pace, Thresholds
 from runbooks.verdicts import Confidence, LawFinding, Place, RankState, Scope, Where
+from runbooks.wanted import NOT_SET, Wanted
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Scene:
     readings: Mapping[Place, Reading]
     states: Mapping[Place, RankState]
     laws: Sequence[LawFinding] = ()
+    wanted: Wanted = NOT_SET
 
     @property
     def at_ms(self) -> int:
@@ -56,7 +58,7 @@ class Scene:
         instances = {place.instance for place in chosen}
         scope: Scope = "rank" if ranks else "replica"
         known = {r.instance for r in self.observations.replicas}
-        if not ranks and len(self.observations.replicas) != 1 and instances == known:
+        if not ranks and (not chosen or (len(known) != 1 and instances == known)):
             scope = "fleet"
         return Where(scope, chosen)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from runbooks.scene import Scene, Suspicion
 from runbooks.states import unreachable
-from runbooks.verdicts import Confidence
 
 
 def gone(scene: Scene) -> list[Suspicion]:
@@ -24,7 +23,7 @@ def gone(scene: Scene) -> list[Suspicion]:
         ]
     silent = [r for r in replicas if (out := unreachable(r, scene.at_ms, scene.pace)) and out[0] == "unscraped"]
     if not silent:
-        return []
+        return _never_seen(scene, len(replicas))
     places = tuple(place for replica in silent for place in scene.places(replica))
     ages = ", ".join(f"{r.instance} {(scene.at_ms - int(r.times_ms[-1])) / 1000:.0f} s" for r in silent[:5])
     if len(silent) == len(replicas):
@@ -39,26 +38,44 @@ def gone(scene: Scene) -> list[Suspicion]:
                 cannot_know=("anything about the fleet at this instant",),
             )
         ]
-    desired = scene.settings.desired_replicas
+    wanted = scene.wanted.replicas
     alive = len(replicas) - len(silent)
-    short = isinstance(desired, int) and alive < desired
-    confidence: Confidence = "likely" if short else "undetermined"
-    wanted = (
-        f"{alive} of {desired} wanted replicas are scraped"
-        if isinstance(desired, int)
-        else "desired_replicas is not set"
-    )
-    if isinstance(desired, int) and not short:
+    short = wanted is not None and alive < wanted
+    if wanted is not None and not short:
         return []
     return [
         Suspicion(
             cause="replica_down",
-            confidence=confidence,
+            confidence="likely" if short else "undetermined",
             places=places,
             since_ms=min(int(r.times_ms[-1]) for r in silent),
-            evidence=(f"no longer scraped: {ages} ago", wanted),
+            evidence=(f"no longer scraped: {ages} ago", _words(alive, scene)),
             runner_up="healthy",
             separating_check="ask the orchestrator whether the replica was scaled away",
             cannot_know=("whether it was removed on purpose: a deleted target has no up = 0",),
+        )
+    ]
+
+
+def _words(alive: int, scene: Scene) -> str:
+    wanted = scene.wanted
+    return f"{alive} of {wanted.replicas} wanted replicas are scraped" if wanted.replicas is not None else wanted.why
+
+
+def _never_seen(scene: Scene, known: int) -> list[Suspicion]:
+    """Fewer targets in the whole window than the operator wants: which one is missing, no metric can say."""
+    wanted = scene.wanted.replicas
+    if wanted is None or known >= wanted:
+        return []
+    return [
+        Suspicion(
+            cause="replica_down",
+            confidence="possible",
+            places=(),
+            since_ms=scene.observations.start_ms,
+            evidence=(_words(known, scene), "no other target was there in the window before the instant"),
+            runner_up="metrics_missing",
+            separating_check="compare the scraper's list of targets with the orchestrator's list of replicas",
+            cannot_know=("which replica is missing, and whether it serves unscraped",),
         )
     ]
