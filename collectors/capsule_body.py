@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import weakref
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -40,6 +41,8 @@ MAX_TABLE_BYTES = 64 * 1024**2
 """Timestamps behind this much stand in the lines of their series: where every series has its own, sharing saves nothing."""
 MAX_RAW_BYTES = 32 * 1024**3
 MAX_MEMBER_RAW_BYTES = 1024**3
+MAX_REMEMBERED_BYTES = 8 * 1024**2
+"""Members that stay unpacked for the next question."""
 MAX_RATIO = 400
 """Unpacked against packed size, checked above RATIO_FREE_BYTES. Idle fleets reach 60; gzip itself ends at 1030."""
 RATIO_FREE_BYTES = 256 * 1024**2
@@ -210,6 +213,9 @@ class BodyReader:
         self._where = where
         self.body = body
         self._times: _Table | None = None
+        self._members: dict[int, list[tuple[bytes, str | None]]] = {}
+        self._remembered_bytes = 0
+        self._lock = threading.Lock()
         self._check_account()
 
     def _check_account(self) -> None:
@@ -275,11 +281,10 @@ class BodyReader:
             if progress is not None and member is not None:
                 progress(member.offset / self._size, "reading samples")
             samples_left = member.samples if member is not None else MAX_SAMPLES
-            for line in self._lines(member):
+            for line, name in self._named(member, remember=wanted is not None):
                 number += 1
                 if number > MAX_SERIES:
                     raise SourceBroken(f"{self._where} has more than the {MAX_SERIES} series that are read")
-                name = line_name(line) if wanted is not None else None
                 if name is not None and member is not None and name not in member.metrics:
                     raise self._unlisted(number, name)
                 if name is not None and wanted is not None and name not in wanted:
@@ -321,14 +326,30 @@ class BodyReader:
             self._times = _Table(lines)
         return self._times[number]
 
-    def _lines(self, member: Member | None) -> Iterator[bytes]:
+    def _named(self, member: Member | None, *, remember: bool) -> Iterable[tuple[bytes, str | None]]:
+        """Lines of a member with the metric names that can be told without parsing."""
         if member is None:
-            yield from (line for line in self._scan() if not line.startswith(TABLE_LINE))
-            return
+            return ((line, line_name(line)) for line in self._scan() if not line.startswith(TABLE_LINE))
+        known = self._members.get(member.offset)
+        if known is not None:
+            return known
         lines = self._unpacked(member).splitlines()
         if len(lines) != member.series:
             raise SourceBroken(f"{self._where}: {BODY_FILE} has not the number of series that its manifest says")
-        yield from lines
+        named = [(line, line_name(line)) for line in lines]
+        if remember:
+            self._remember(member, named)
+        return named
+
+    def _remember(self, member: Member, named: list[tuple[bytes, str | None]]) -> None:
+        """Keep a member unpacked: one screen's questions touch the same few, one after the other."""
+        with self._lock:
+            if self._remembered_bytes + member.raw_bytes > MAX_REMEMBERED_BYTES:
+                self._members.clear()
+                self._remembered_bytes = 0
+            if member.raw_bytes <= MAX_REMEMBERED_BYTES and member.offset not in self._members:
+                self._members[member.offset] = named
+                self._remembered_bytes += member.raw_bytes
 
     def _unpacked(self, part: Member | TimeTable) -> bytes:
         unpacker = zlib.decompressobj(31)

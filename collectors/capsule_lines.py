@@ -191,15 +191,23 @@ def _parsed(line: bytes, where: str) -> dict[str, Any]:
     return parsed
 
 
-def _whole(listed: list[Any], where: str, what: str) -> Int64s:
-    """A list of whole numbers below 2^53. Raises SeriesLineError."""
+def _integers(listed: list[Any]) -> Int64s | None:
+    """A list of whole numbers below 2^53; None when it holds anything else."""
     try:
         found = np.array(listed) if listed else np.empty(0, dtype=np.int64)
     except (ValueError, OverflowError):
-        found = np.empty((1, 1))
+        return None
     if found.dtype.kind != "i" or found.ndim != 1 or bool((np.abs(found) >= _EXACT).any()):
-        raise SeriesLineError(f"{where}: {what} are not whole numbers below 2^53")
+        return None
     return found.astype(np.int64, copy=False)
+
+
+def _whole(listed: list[Any], where: str, what: str) -> Int64s:
+    """A list of whole numbers below 2^53. Raises SeriesLineError."""
+    found = _integers(listed)
+    if found is None:
+        raise SeriesLineError(f"{where}: {what} are not whole numbers below 2^53")
+    return found
 
 
 def _summed(listed: list[Any], digits: Any, number: int) -> Floats:
@@ -207,9 +215,12 @@ def _summed(listed: list[Any], digits: Any, number: int) -> Floats:
     where = f"line {number}"
     if not isinstance(digits, int) or not 0 <= digits <= MAX_DIGITS:
         raise SeriesLineError(f"{where}: digits is {digits!r}, not a number from 0 to {MAX_DIGITS}")
-    odd = [place for place, entry in enumerate(listed) if entry is None or isinstance(entry, str)]
-    whole = [0 if entry is None or isinstance(entry, str) else entry for entry in listed] if odd else listed
-    sums = np.cumsum(_whole(whole, where, "deltas"))
+    odd: list[int] = []
+    whole = _integers(listed)
+    if whole is None:
+        odd = [place for place, entry in enumerate(listed) if entry is None or isinstance(entry, str)]
+        whole = _whole([0 if entry is None or isinstance(entry, str) else entry for entry in listed], where, "deltas")
+    sums = np.cumsum(whole)
     if sums.size and int(np.abs(sums).max()) >= _EXACT:  # a sum cannot pass 2^63 unseen: no delta is larger than 2^53
         raise SeriesLineError(f"{where}: the deltas add up to more than 2^53")
     values: Floats = sums / 10.0**digits

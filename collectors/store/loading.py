@@ -29,7 +29,8 @@ def load_samples(samples: Iterable[Samples]) -> Iterator[Loaded]:
         targets.setdefault((one.labels.get("job", ""), one.labels.get("instance", "")), []).append(one)
     for members in targets.values():
         longest = max(len(one.times_ms) for one in members)
-        union = np.unique(np.concatenate(list({one.times_ms.tobytes(): one.times_ms for one in members}.values())))
+        distinct = list({one.times_ms.tobytes(): one.times_ms for one in members}.values())
+        union = distinct[0] if len(distinct) == 1 else np.unique(np.concatenate(distinct))
         if len(union) <= UNION_SLACK * longest + 1:
             yield _matrix(members, union)
             continue
