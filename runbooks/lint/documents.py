@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from collectors.file_trouble import file_trouble
-from runbooks.lint.panels import as_list, queries
+from runbooks.lint.panels import as_list, queries, variable_queries
+from runbooks.lint.scalers import scaling_queries
 
 LARGEST_BYTES = 32 * 2**20
 
@@ -27,15 +28,19 @@ class UnreadableFile(Exception):
 
 @dataclass(frozen=True)
 class Expression:
-    """One query: `place` as a person would look for it; `unit` the panel's unit ('' in rules); `kind` panel, alert or record."""
+    """One query: `place` as a person would look for it; `unit` the panel's unit ('' in rules); `kind` panel, alert, record, scaler or variable.
+
+    A variable's query has no place in the count of expressions: its `index` is None. `threshold` is what a scaler compares with.
+    """
 
     text: str
-    index: int
+    index: int | None
     place: str
     kind: str
     unit: str = ""
     record: str = ""
     runbook_url: str | None = None
+    threshold: float | None = None
 
 
 @dataclass
@@ -44,7 +49,9 @@ class Document:
     expressions: list[Expression] = field(default_factory=list)
 
     def add(self, text: str, place: str, kind: str, **context: Any) -> None:
-        self.expressions.append(Expression(text, len(self.expressions), place, kind, **context))
+        counted = sum(expression.index is not None for expression in self.expressions)
+        index = None if kind == "variable" else counted
+        self.expressions.append(Expression(text, index, place, kind, **context))
 
 
 def read_document(path: Path) -> Document:
@@ -61,8 +68,14 @@ def read_document(path: Path) -> Document:
     contents = _parse(path, text) if text.strip() else []
     if not contents:
         raise UnreadableFile("the file is empty", WANTED)
-    for content in contents:
-        _collect(document, content)
+    reasons: list[UnreadableFile] = []
+    for content in contents:  # a deployment's file holds other objects beside the rules
+        try:
+            _collect(document, content)
+        except UnreadableFile as reason:
+            reasons.append(reason)
+    if len(reasons) == len(contents):
+        raise reasons[0]
     return document
 
 
@@ -97,6 +110,10 @@ def _without_template(text: str) -> str:
 
 
 def _collect(document: Document, content: Any) -> None:
+    if isinstance(content, list) and content and all(isinstance(item, dict) for item in content):
+        for item in content:
+            _collect(document, item)
+        return
     if not isinstance(content, dict):
         raise UnreadableFile("neither a Grafana dashboard nor a rule file: the top is not a mapping")
     if content.get("kind") in ("List", "ConfigMapList"):
@@ -104,6 +121,11 @@ def _collect(document: Document, content: Any) -> None:
             _collect(document, item)
         return
     if _wrapped_texts(document, content):
+        return
+    scaling = list(scaling_queries(content))
+    for query in scaling:
+        document.add(query.text, query.place, "scaler", threshold=query.threshold)
+    if scaling:
         return
     groups = content.get("groups")
     if groups is None and isinstance(content.get("spec"), dict):
@@ -121,6 +143,8 @@ def _collect(document: Document, content: Any) -> None:
         raise UnreadableFile("neither a Grafana dashboard (no panels) nor a rule file (no groups)")
     for text, place, unit in found:
         document.add(text, place, "panel", unit=unit)
+    for text, place in variable_queries(board):
+        document.add(text, place, "variable")
 
 
 def _wrapped_texts(document: Document, content: dict[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,6 +47,32 @@ def queries(board: Any) -> Iterator[tuple[str, str, str]]:
             for key, child in reversed(node.items())
             if key not in _NOT_QUERIES and isinstance(child, dict | list)
         ]
+
+
+_LABEL_VALUES = re.compile(r"^\s*label_values\(\s*(?P<series>.+?)\s*,\s*\w+\s*\)\s*$", re.DOTALL)
+_QUERY_RESULT = re.compile(r"^\s*query_result\(\s*(?P<query>.+)\s*\)\s*$", re.DOTALL)
+
+
+def variable_queries(board: Any) -> Iterator[tuple[str, str]]:
+    """(PromQL, place) of the dashboard's query variables: the series of label_values() and the query of query_result()."""
+    if not isinstance(board, dict):
+        return
+    templating = board.get("templating")
+    listed = as_list(templating.get("list")) if isinstance(templating, dict) else as_list(board.get("variables"))
+    for variable in listed:
+        if not isinstance(variable, dict):
+            continue
+        inner = variable.get("spec")
+        variable = inner if isinstance(inner, dict) else variable
+        query = variable.get("query")
+        if isinstance(query, dict):
+            inner = query.get("spec")
+            query = (inner if isinstance(inner, dict) else query).get("query")
+        if variable.get("type", "query") != "query" or not isinstance(query, str) or _foreign(_source(variable)):
+            continue
+        found = _LABEL_VALUES.match(query) or _QUERY_RESULT.match(query)
+        if found:
+            yield next(iter(found.groups())), f"variable {variable.get('name', '?')}"
 
 
 def _entered(node: dict[str, Any], around: _Around) -> _Around:

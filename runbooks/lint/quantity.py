@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from collectors.dialect import Dialect, Metric
-from runbooks.lint.query import RATES, children, kind, metric_of, number_of, operator, unwrap
+from runbooks.lint.query import RATES, children, kind, matchers_of, metric_of, number_of, operator, unwrap
 
 KEEPS_UNIT = frozenset({"max_over_time", "min_over_time", "avg_over_time", "last_over_time", "quantile_over_time", "sort", "sort_desc", "clamp", "clamp_max", "clamp_min", "round", "abs", "label_replace", "label_join", "ceil", "floor", "scalar", "vector", "sum_over_time", "delta", "deriv"})  # fmt: skip
 KEEPS_UNIT_AGGREGATES = frozenset({"sum", "avg", "min", "max", "topk", "bottomk", "quantile", "stddev"})
@@ -21,7 +21,7 @@ class Quantity:
     metric: Metric
     is_quantile: bool = False
     summed: bool = False
-    """Added up over replicas or time: a ratio may then exceed 1."""
+    """Added up over replicas or time, or set against another moment or another aggregate of itself: a ratio may then exceed 1."""
 
 
 def find_metric(name: str, dialect: Dialect, version: str) -> tuple[Metric, str] | None:
@@ -121,13 +121,45 @@ def _ratio(node: Any, dialect: Dialect, version: str) -> Quantity | None:
     inner = quantity(node.lhs, dialect, version)
     if inner is not None:
         constant = inner.factor
+    if operator(unwrap(node.rhs)) in ("count", "group"):
+        return None if inner is None else replace(inner, summed=False)  # a mean by hand, in the metric's own unit
     if numerator[0] is denominator[0]:
         if (numerator[1], denominator[1]) == ("_sum", "_count"):
             return Quantity(_unit(numerator[0]), constant, numerator[0])
-        return Quantity("ratio", constant, numerator[0]) if numerator[1] == denominator[1] else None
+        if numerator[1] != denominator[1]:
+            return None
+        return Quantity("ratio", constant, numerator[0], summed=not _is_part(node.lhs, node.rhs))
     if (numerator[0].signal, denominator[0].signal) == ("prefix_cache_hits", "prefix_cache_queries"):
         return Quantity("ratio", constant, numerator[0])
     return None
+
+
+def _is_part(part: Any, whole: Any) -> bool:
+    """True when both sides add up one series over the same time and every series of the left stands on the right too."""
+    sides = []
+    for side in (part, whole):
+        (selector,) = _vector_selectors(side)[:1]
+        matched = {matcher for matcher in matchers_of(selector) if matcher[0] != "le"}
+        sides.append((matched, str(selector.offset), str(selector.at), _ranges(side), _aggregation(side)))
+    (some, *how), (every, *also) = sides
+    return every <= some and how == also and how[-1] in ("", "sum")
+
+
+def _ranges(node: Any) -> list[str]:
+    found, stack = [], [node]
+    while stack:
+        current = stack.pop()
+        if kind(current) in ("MatrixSelector", "SubqueryExpr"):
+            found.append(str(current.range))
+        stack += children(current)
+    return found
+
+
+def _aggregation(node: Any) -> str:
+    node = unwrap(node)
+    while kind(node) in ("BinaryExpr", "Call") and children(node):
+        node = unwrap(next((child for child in children(node) if _vector_selectors(child)), children(node)[0]))
+    return operator(node) if kind(node) == "AggregateExpr" else ""
 
 
 def _vector_selectors(node: Any) -> list[Any]:

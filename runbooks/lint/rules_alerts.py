@@ -21,6 +21,14 @@ def zero_for_nothing(subject: Subject) -> Iterator[Finding]:
     """or_vector_zero_hides_no_data."""
     for visit in visits(subject.query.root):
         node = visit.node
+        if operator(node) == "or" and operator(node.rhs) in COMPARISONS and _is_zero_vector(node.rhs.lhs):
+            yield Finding(
+                "or_vector_zero_hides_no_data",
+                "error",
+                "the comparison binds tighter than or: it is made with the 0 alone, and every value of the left side passes",
+                "(...) > threshold, without the zero; alert on absent() apart",
+            )
+            continue
         if operator(node) != "or" or not _is_zero_vector(node.rhs):
             continue
         if any(kind(inner.node) == "Call" and inner.node.func.name.startswith("absent") for inner in visits(node.lhs)):

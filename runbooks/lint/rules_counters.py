@@ -18,6 +18,7 @@ from runbooks.lint.query import (
     matchers_of,
     metric_of,
     operator,
+    parse_query,
     selectors,
     unwrap,
     visits,
@@ -106,6 +107,7 @@ def rates(subject: Subject) -> Iterator[Finding]:
                     f"{node.func.name}() of the gauge {found[0].name}: every fall is taken for a restart of a counter",
                     f"deriv({found[0].name}[5m]) or delta()",
                 )
+            yield from _recorded_aggregate(node.func.name, metric_of(argument.vector_selector), subject)
             seconds = argument.range.total_seconds()
             if seconds < SHORTEST_WINDOW_SECONDS and not short:
                 yield Finding(
@@ -139,6 +141,31 @@ def rates(subject: Subject) -> Iterator[Finding]:
             "warning",
             "$__interval shrinks with the panel to less than a scrape; the rate then has no data",
             "$__rate_interval",
+        )
+
+
+def _recorded_aggregate(function: str, name: str, subject: Subject) -> Iterator[Finding]:
+    """A rate of what a rule of the same files records: of a sum of counters, or of gauges."""
+    recorded = subject.recorded.get(name)
+    if recorded is None:
+        return
+    try:
+        root = parse_query(recorded).root
+    except ValueError:
+        return
+    if _all_gauges(root, subject):
+        yield Finding(
+            "rate_of_gauge",
+            "error",
+            f"{function}() of {name}, which records a gauge: every fall is taken for a restart of a counter",
+            "deriv() or delta() of the same",
+        )
+    elif any(kind(visit.node) == "AggregateExpr" and _raw_below(visit.node) for visit in visits(root)):
+        yield Finding(
+            "rate_of_sum",
+            "error",
+            f"{function}() of {name}, which records an aggregate: one replica's restart makes it fall and is taken for a reset of the whole",
+            "record the rate: sum(rate(...)), first the rate, then the sum",
         )
 
 

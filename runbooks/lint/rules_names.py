@@ -176,6 +176,8 @@ def labels(subject: Subject) -> Iterator[Finding]:
         if found is None:
             continue
         metric, suffix = found
+        if metric.name == "up" or metric.name.startswith("scrape_"):
+            continue  # these have only the labels that the scraper gives
         own = {*metric.labels, *metric.extra_labels} | ({"le"} if suffix == "_bucket" else set())
         for label, how, value in matchers_of(visit.node):
             if label not in own and (label in engine_labels or label in CONFUSED_LABELS) and value != "":

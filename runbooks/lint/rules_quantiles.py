@@ -59,7 +59,7 @@ def lost_le(subject: Subject) -> Iterator[Finding]:
             how, labels = grouping(aggregate)
             open_labels = any(UNKNOWN_NAME in label for label in labels)
             keeps = "le" in labels or open_labels if how == "by" else "le" not in labels
-            if not keeps:
+            if not keeps and not _native_only(aggregate, subject):
                 yield Finding(
                     "quantile_without_le",
                     "error",
@@ -81,6 +81,14 @@ def lost_le(subject: Subject) -> Iterator[Finding]:
                     "avg over buckets gives the quantile of the sum only while every replica has every bucket",
                     "sum by (le) (...)",
                 )
+
+
+def _native_only(aggregate: Any, subject: Subject) -> bool:
+    """Histograms named without _bucket: native ones, where a scraper converts, carry their buckets without a label."""
+    found = [
+        find_metric(metric_of(visit.node), subject.dialect, subject.version) for visit in selectors(aggregate.expr)
+    ]
+    return bool(found) and all(one is not None and one[0].type == "histogram" and one[1] == "" for one in found)
 
 
 def mixed_buckets(subject: Subject) -> Iterator[Finding]:
@@ -237,6 +245,11 @@ def units(subject: Subject) -> Iterator[Finding]:
             measured = quantity(side, subject.dialect, subject.version)
             if threshold is not None and measured is not None:
                 yield from _threshold(measured, threshold)
+    scaled_at = subject.expression.threshold
+    if scaled_at is not None:
+        measured = quantity(subject.query.root, subject.dialect, subject.version)
+        if measured is not None:
+            yield from _threshold(measured, scaled_at)
     if subject.expression.unit:
         measured = quantity(subject.query.root, subject.dialect, subject.version)
         if measured is not None:
