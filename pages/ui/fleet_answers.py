@@ -60,7 +60,8 @@ def _late(scene: Scene) -> Answer:
         word = STATUS_WORDS[first.status] if first is not None else "not scraped"
         return Answer("Late", f"TTFT {word}", first.note if first is not None else "", "unknown")
     inside = slo.share.value
-    detail = f"SLO {seconds(slo.threshold)}" + (f", {percent(inside)} inside, {percent(slo.objective)} wanted" if inside is not None else "")  # fmt: skip
+    over = duration(scene.picture.time_to_first_token.rate_window_ms / 1000)
+    detail = f"SLO {seconds(slo.threshold)}" + (f", {percent(inside)} inside over {over}, {percent(slo.objective)} wanted" if inside is not None else "")  # fmt: skip
     level = "unknown" if slo.inside is None else "ok" if slo.inside else "warn"
     return Answer("Late", f"TTFT p95 {quantile_text(p95)}", detail, level, doubt)
 
@@ -122,6 +123,16 @@ def figure_tile(label: str, figure: Figure, doubts: Sequence[str], *, history: F
     return Tile(label, number, word if unit is None else unit, _change(figure), shown, tone, kind, doubt=doubt)
 
 
+def capacity_text(scene: Scene) -> str:
+    """The highest rate of first tokens that was sustained while work waited; '' while none was seen in this range."""
+    capacity = scene.picture.totals.capacity_requests
+    if capacity.value is None:
+        return ""
+    rows = scene.picture.replicas
+    known = sum(row.capacity_requests.known for row in rows)
+    return f"measured capacity {digits(capacity.value)} /s" + (f" of {known} of {len(rows)} replicas" if known < len(rows) else "")  # fmt: skip
+
+
 def tiles(scene: Scene) -> list[Tile]:
     """Wait, waiting, tokens out, finished against arriving, preemptions."""
     totals = scene.picture.totals
@@ -130,6 +141,13 @@ def tiles(scene: Scene) -> list[Tile]:
     limit = scene.settings.slo.time_to_first_token.threshold_seconds
     late = "warn" if totals.worst_wait.value is not None and totals.worst_wait.value > limit else ""
     waits = scene.doubts("requests_waiting")
+    finished = figure_tile(
+        "Finished",
+        totals.finished,
+        scene.doubts("requests_finished", "time_to_first_token"),
+        kind="arrivals estimated" if arriving.value is not None else "",
+        unit=beside,
+    )
     if totals.waiting.value == 0 and totals.worst_wait.value is None:
         history = totals.wait.history if totals.wait.history is not None else np.full(1, np.nan)
         worst = Tile("Wait now, worst", "0", "s", "nothing waits", history, kind="derived")
@@ -141,12 +159,6 @@ def tiles(scene: Scene) -> list[Tile]:
         worst,
         figure_tile("Waiting", totals.waiting, waits, tone=late),
         figure_tile("Tokens out", totals.generation_tokens, scene.doubts("generation_tokens")),
-        figure_tile(
-            "Finished",
-            totals.finished,
-            scene.doubts("requests_finished"),
-            kind="arrivals estimated" if arriving.value is not None else "",
-            unit=beside,
-        ),
+        replace(finished, change=capacity_text(scene) or finished.change),
         figure_tile("Preemptions", totals.preemptions, scene.doubts("preemptions")),
     ]

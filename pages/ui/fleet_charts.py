@@ -12,7 +12,7 @@ from pages.ui import nav
 from pages.ui.charts import Band, Limit, Line, Quantile, Series
 from pages.ui.charts import Panel as Chart
 from pages.ui.fleet_scene import Scene
-from pages.ui.words import duration, seconds
+from pages.ui.words import digits, duration, seconds
 
 GREY_WIDTH, LINE_WIDTH = 1.0, 1.6
 
@@ -90,11 +90,18 @@ def panels(scene: Scene) -> list[Chart]:
     return [
         chart("Waiting", "", picture.waiting, waiting, "requests, by replica", ("requests_waiting",), runbook=runbook("waiting_growth"), aside=more),
         chart("KV cache usage", "ratio", picture.kv_cache_usage, usage, "% of blocks, by replica", ("kv_cache_usage",), y_max=1.0, runbook=runbook("kv_pressure"), aside=usage_more),
-        chart("Arrivals and completions", "/s", picture.flow, _flow(picture.flow), "requests/s, fleet", ("time_to_first_token", "requests_finished"), runbook=runbook("waiting_growth")),
+        chart("Arrivals and completions", "/s", picture.flow, _flow(picture.flow), "requests/s, fleet", ("time_to_first_token", "requests_finished"), runbook=runbook("waiting_growth"), limits=_capacity(scene)),
         chart("Time to first token", "s", picture.time_to_first_token, quantile_series(picture.time_to_first_token), "bucket that holds the quantile, fleet", ("time_to_first_token",), limits=(Limit(f"SLO {seconds(slo.threshold)}", slo.threshold),)),
         chart("Running", "", picture.running, running, "requests, by replica", ("requests_running",), aside=running_more),
         chart("Gap between tokens", "s", picture.inter_token_latency, quantile_series(picture.inter_token_latency), "bucket that holds the quantile, fleet", ("inter_token_latency",), limits=(Limit(f"SLO {seconds(gap_slo.threshold)}", gap_slo.threshold),)),
     ]  # fmt: skip
+
+
+def _capacity(scene: Scene) -> tuple[Limit, ...]:
+    """The fleet's measured capacity as a line, where it is known of every replica that is scraped."""
+    capacity = scene.picture.totals.capacity_requests.value
+    whole = all(row.capacity_requests.known for row in scene.picture.replicas if row.scraped != "gone")
+    return (Limit(f"measured capacity {digits(capacity)} /s", capacity),) if capacity is not None and whole else ()
 
 
 def _flow(panel: Panel) -> tuple[Line | Band, ...]:
