@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import math
 import re
@@ -13,8 +14,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from operator import sub
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import openai
@@ -27,13 +29,19 @@ from starlette.testclient import TestClient
 
 from sim_backend.exposition import Page, PageSource, registry_of
 from sim_backend.fleet import Addresses, listening_socket, running_fleet
+from sim_backend.following import Answer, Following
 from sim_backend.http_metrics import HttpMetrics
 from sim_backend.live import LiveFleet
+from sim_backend.openai_protocol import Prepared
+from sim_backend.reporting import Sink
+from sim_backend.request import Request
 from sim_backend.scenario import Scenario, ScenarioError, parse_scenario
+from sim_backend.workload import Call
 from tests.shared_data import ROOT
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 KEY = "sk-test"
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 class Fleet:
@@ -80,7 +88,7 @@ class Fleet:
     def control(self) -> str:
         return f"http://{self.where.control}"
 
-    def samples(self, index: int = 0) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    def samples(self, index: int = 0) -> Samples:
         text = httpx.get(f"{self.url(index)}/metrics").text
         return {
             (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -350,11 +358,7 @@ def test_what_clients_measured_falls_inside_the_exported_histograms(fleet: Fleet
     """TTFT and ITL quantiles of real clients against the buckets, within what loopback and a busy machine add to any answer."""
 
     def buckets(name: str) -> dict[float, float]:
-        return {
-            float(dict(labels)["le"]): value
-            for (known, labels), value in fleet.samples(1).items()
-            if known == f"{name}_bucket"
-        }
+        return buckets_of(fleet.samples(1), name)
 
     names = ("vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds")
     before = [buckets(name) for name in names]
@@ -416,6 +420,92 @@ def test_what_clients_measured_falls_inside_the_exported_histograms(fleet: Fleet
         if not rounds[-1]:
             break
     assert [] in rounds, rounds
+
+
+class Recorded(Following):
+    """Notes at which instants the front end saw each output of a call: (arrival, output) on the fleet's clock, by the first prompt token."""
+
+    events: ClassVar[dict[int, list[tuple[float, float]]]] = {}
+
+    def __init__(self, live: LiveFleet, index: int, call: Call, prepared: Prepared, answers: list[Answer]) -> None:
+        self._seen = self.events[prepared.tokens[0]] = []
+        super().__init__(live, index, call, prepared, answers)
+
+    def _sink(self, sequence: int) -> Sink:
+        told = super()._sink(sequence)
+
+        def output(request: Request, at: float) -> None:
+            self._seen.append((request.arrival_time, at))
+            told(request, at)
+
+        return output
+
+
+def test_percentiles_of_clients_lie_in_the_exported_intervals_but_for_the_delivery(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """p50, p90 and p99 of TTFT and ITL. Exact for what the front end saw; for clients within what delivery took, measured record by record: when
+    no value differs by more than L, no quantile does, however busy the machine is."""
+    monkeypatch.setattr("sim_backend.openai_routes.Following", Recorded)
+    monkeypatch.setattr(Recorded, "events", {})
+    assert fleet.live is not None
+    began, early = fleet.live._began, fleet.live.cluster.replicas[1].profile.frontend.output_seconds
+    sent: dict[int, float] = {}
+    received: dict[int, list[float]] = {}
+
+    async def one(client: openai.AsyncOpenAI, number: int) -> None:
+        sent[number] = time.monotonic() - began
+        stream = await client.completions.create(
+            model=MODEL,
+            prompt=[number] * (100 + 25 * number),
+            max_tokens=20,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        received[number] = [time.monotonic() - began async for chunk in stream if chunk.choices]
+
+    async def all_() -> None:
+        async with openai.AsyncOpenAI(base_url=f"{fleet.url(1)}/v1", api_key=KEY, max_retries=0) as client:
+            for group in range(10):
+                await asyncio.gather(*(one(client, 1 + 4 * group + member) for member in range(4)))
+
+    names = ("vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds")
+    before = [buckets_of(fleet.samples(1), name) for name in names]
+    asyncio.run(all_())
+    after = [buckets_of(fleet.samples(1), name) for name in names]
+
+    events = Recorded.events
+    assert events.keys() == received.keys()
+    lags: list[float] = []  # from the front end to the client
+    firsts, gaps = [], []  # (client's value, front end's value)
+    for number, times in received.items():
+        outputs = [at for _, at in events[number]]
+        assert len(times) == len(outputs) == 20
+        lags += [mine - theirs for mine, theirs in zip(times, outputs, strict=True)]
+        firsts.append((times[0] - sent[number], outputs[0] - events[number][0][0]))
+        gaps += zip(itertools.starmap(sub, pairs(times)), itertools.starmap(sub, pairs(outputs)), strict=True)
+    assert min(lags) >= -early - 1e-3  # nobody hears of a token before it is there
+    for name, was, now, values in zip(names, before, after, (firsts, gaps), strict=True):
+        counts = {edge: now[edge] - was[edge] for edge in now}
+        assert counts[math.inf] == len(values)
+        delivery = max(abs(mine - theirs) for mine, theirs in values)
+        for quantile in (0.5, 0.9, 0.99):
+            rank = math.ceil(quantile * len(values))
+            upper = min(edge for edge, count in counts.items() if count >= rank)
+            lower = max([0.0, *(edge for edge, count in counts.items() if count < rank)])
+            mine, theirs = (sorted(side)[rank - 1] for side in zip(*values, strict=True))
+            assert lower - 1e-9 <= theirs <= upper + 1e-9, (name, quantile)
+            assert lower - delivery <= mine <= upper + delivery, (name, quantile)
+
+
+def buckets_of(samples: Samples, name: str) -> dict[float, float]:
+    """Cumulative counts by upper edge."""
+    return {float(dict(labels)["le"]): value for (known, labels), value in samples.items() if known == f"{name}_bucket"}
+
+
+def pairs(values: list[float]) -> Iterator[tuple[float, float]]:
+    """(later, earlier) neighbours."""
+    return zip(values[1:], values, strict=False)
 
 
 def test_metrics_negotiates_openmetrics(fleet: Fleet) -> None:
