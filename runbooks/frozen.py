@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectors.model import Floats, Int64s
-from collectors.observed import NAN
+from collectors.observed import NAN, Histogram
 from runbooks.reading import Reading
 
 FROZEN_SCRAPES = 8
 """With one request on board on average, eight scrapes that all show one and the same state are already unlikely."""
-CHANCE = 1e-4
+CHANCE = 1e-3
 """How unlikely the samples must be under honest gauges where the account alone has to prove it."""
 FIRST_LOOKS = 3
 """From so many scrapes at rest on, a gauge is looked at."""
@@ -44,6 +44,8 @@ class Account:
     """Requests that would have to be in prefill, at least. Aborts only lower it."""
     usual: float
     """The most of it while the gauge still moved; NaN where it never did in this process."""
+    scrapes_before: int
+    """How many scrapes `usual` is of; 0 where the gauge never moved."""
     in_prefill: float
     """Requests in prefill on average: first tokens x time to first token (Little), which holds the prefill and more."""
     independent: float
@@ -75,12 +77,10 @@ def frozen_gauges(reading: Reading) -> FrozenGauges | None:
 
 
 def one_frozen(reading: Reading) -> FrozenGauges | None:
-    """One of running, KV usage and waiting that stands still while another moves; None when there is none or too little traffic."""
-    for look in (_running_alone, _usage_alone, _waiting_alone):
-        found = look(reading)
-        if found is not None:
-            return found
-    return None
+    """One of running, KV usage and waiting that stands still while another moves, a contradicted one before others; None when
+    there is none or too little traffic."""
+    found = [one for look in (_running_alone, _usage_alone, _waiting_alone) if (one := look(reading)) is not None]
+    return next((one for one in found if one.contradicted), found[0] if found else None)
 
 
 def _running_alone(reading: Reading) -> FrozenGauges | None:
@@ -135,30 +135,36 @@ def _waiting_alone(reading: Reading) -> FrozenGauges | None:
     if len(waiting) <= 2 * FROZEN_SCRAPES:
         return None
     since = _still_since(times, waiting)
-    patience_ms = 2000 * reading.rank.mean("e2e_request_latency", *reading.last_ms(2 * reading.pace.recent_ms))
-    start = since + patience_ms  # who finishes after it came after the rest began
+    patience_ms = 1000 * reading.rank.mean("e2e_request_latency", *reading.last_ms(2 * reading.pace.recent_ms))
+    start = since + patience_ms  # most who finish after it came after the rest began
     if patience_ms != patience_ms or reading.seen_ms - start < FROZEN_SCRAPES * reading.pace.interval_ms:
         return None
     start_ms, queue = round(start), reading.rank.histograms.get("request_queue_time")
     traffic = _traffic(reading, int((times > start_ms).sum()))
     if queue is None or traffic is None:
         return None
-    length = queue.count.rate(start_ms, reading.seen_ms) * queue.mean(start_ms, reading.seen_ms)
-    shown = float(waiting[-1])
-    seconds = (reading.seen_ms - since) / 1000
+    shown, seconds = float(waiting[-1]), (reading.seen_ms - since) / 1000
+    lengths = _queue_lengths(reading, queue, start_ms)
+    length = float(np.median(lengths)) if len(lengths) else 0.0
     stands = f"requests_waiting has stood at {shown:g} for {seconds:.0f} s while {traffic}, which waited in a queue of {length:.1f}"
     slack = reading.limits("metrics_untrustworthy", "slack_requests")
     if length > shown * (1 + reading.limits("metrics_untrustworthy", "board_off_ratio")) + slack:
-        return FrozenGauges(("requests_waiting",), since, stands, True)
-    if (
-        shown > 0
-        and length < shown / 4
-        and float(np.ptp(reading.rank.gauge("requests_running", since, reading.seen_ms))) > 0
-    ):
-        return FrozenGauges(
-            ("requests_waiting",), since, f"{stands}; requests that are set aside would look the same", None
-        )
+        moved_before = (
+            len(np.unique(waiting[times < since])) > 1
+        )  # else bursts in step with the scrapes would look the same
+        return FrozenGauges(("requests_waiting",), since, stands, True if moved_before else None)
+    if shown > 0 and length < shown / 4 and reading.moved("requests_running", since + 1):
+        words = f"{stands}; requests that are set aside would look the same"
+        return FrozenGauges(("requests_waiting",), since, words, None)
     return None
+
+
+def _queue_lengths(reading: Reading, queue: Histogram, start_ms: int) -> Floats:
+    """Mean queue between each two scrapes from an instant on, by the queue times of those that finished meanwhile: one burst
+    between scrapes makes one of them long, a standing queue nearly all."""
+    chosen = (queue.sum.times_ms >= start_ms) & (queue.sum.times_ms <= reading.seen_ms) & ~np.isnan(queue.sum.values)
+    seconds = np.diff(queue.sum.times_ms[chosen]) / 1000
+    return np.asarray(np.diff(queue.sum.total[chosen]) / seconds)
 
 
 def _judge_running(reading: Reading, since_ms: int, shown: float) -> tuple[bool | None, str]:
@@ -170,9 +176,10 @@ def _judge_running(reading: Reading, since_ms: int, shown: float) -> tuple[bool 
     scrapes = int(reading.limits("metrics_untrustworthy", "scrapes"))
     mean = float(account.excess.mean())
     telling = f"first tokens and finished requests differ from that by up to {account.excess.max():.0f}"
-    usual = account.usual == account.usual
-    if mean > account.in_prefill + 1:
-        if usual and int((account.excess > account.usual + slack).sum()) >= scrapes:
+    spread = 3 * math.sqrt(account.in_prefill / max(account.independent, 1.0))
+    if mean > account.in_prefill + max(0.5, spread):
+        above = int((account.excess > account.usual + slack).sum()) if account.scrapes_before else 0
+        if above >= scrapes or _chance_by_rank(account) < CHANCE:
             return True, f"{telling}, by at most {account.usual:.0f} before"
         if _chance(account, shown) < CHANCE:
             return True, f"{telling}, and only {account.in_prefill:.1f} are in prefill on average"
@@ -215,12 +222,20 @@ def account_of_running(reading: Reading, since_ms: int) -> Account | None:
     usual = float(_above_lowest(before).max()) if moved else NAN
     slack = reading.limits("metrics_untrustworthy", "slack_requests")
     agrees = bool(np.abs(after - np.median(after)).max() <= max(slack, usual if moved else 0.0))
-    return Account(excess, usual, in_prefill, independent, agrees)
+    return Account(excess, usual, len(before) if moved else 0, in_prefill, independent, agrees)
 
 
 def _above_lowest(values: Floats) -> Floats:
     """How far each value lies above the lowest up to it: aborts lower what is left for good, nothing but prefill raises it."""
     return values - np.minimum.accumulate(values)
+
+
+def _chance_by_rank(account: Account) -> float:
+    """How likely the largest values all fall to the time of the rest if that time were like the one before."""
+    after, above = len(account.excess), int((account.excess > account.usual).sum())
+    if not account.scrapes_before or not above:
+        return 1.0
+    return math.comb(after, above) / math.comb(after + account.scrapes_before, above)
 
 
 def _chance(account: Account, shown: float) -> float:
