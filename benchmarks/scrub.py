@@ -47,6 +47,7 @@ from collectors.model import Frame, Labels, Samples, Vector, Window  # noqa: E40
 from collectors.prometheus import RemoteSource  # noqa: E402
 from collectors.settings import Settings, SourceSettings  # noqa: E402
 from collectors.source import Source  # noqa: E402
+from collectors.strips import Strips, strips_of  # noqa: E402
 from runbooks.diagnosis import diagnose  # noqa: E402
 from tests.collectors.store.real_prometheus import RealPrometheus, binary_or_skip  # noqa: E402
 
@@ -92,6 +93,10 @@ class Noted:
     def samples(self, selector: str, start_ms: int, end_ms: int) -> list[Samples]:
         self._note("query", query=f"{selector}[{end_ms - start_ms}ms]", time=end_ms / 1000)
         return self._source.samples(selector, start_ms, end_ms)
+
+    def strips(self, selector: str, start_ms: int, end_ms: int) -> Strips:
+        self._note("query", query=f"{selector}[{end_ms - start_ms}ms]", time=end_ms / 1000)
+        return strips_of(self._source, selector, start_ms, end_ms)
 
     def series(self, matchers: list[str], start_ms: int, end_ms: int) -> list[Labels]:
         self._note("series", **{"match[]": matchers, "start": start_ms / 1000, "end": end_ms / 1000})

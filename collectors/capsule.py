@@ -21,6 +21,7 @@ from collectors.store.blocks import Blocks
 from collectors.store.embedded import EmbeddedSource
 from collectors.store.promql import Result
 from collectors.store.promql.evaluator import Semantics
+from collectors.strips import Strips
 
 Progress = Callable[[float, str], None]
 
@@ -169,6 +170,10 @@ class CapsuleSource(EmbeddedSource):
     def samples(self, selector: str, start_ms: int, end_ms: int) -> list[Samples]:
         self._load(selector)
         return super().samples(selector, start_ms, end_ms)
+
+    def strips(self, selector: str, start_ms: int, end_ms: int) -> Strips:
+        self._load(selector)
+        return super().strips(selector, start_ms, end_ms)
 
     def series(self, matchers: Sequence[str], start_ms: int, end_ms: int) -> list[Labels]:
         for matcher in matchers:

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from collectors.model import Labels, Samples
+from collectors.model import Labels
 from collectors.observed import Observations, Replica
-from collectors.observed_layout import COUNTERS, GAUGES, HISTOGRAMS, Names, Target, names_of, replica_of
+from collectors.observed_layout import COUNTERS, GAUGES, HISTOGRAMS, Names, names_of
+from collectors.observed_target import Target, median_gap_ms, replica_of
 from collectors.settings import Settings
+from collectors.sheets import Sheet, TargetKey, sheets_of
 from collectors.source import Source
+from collectors.strips import strips_of
 
 LOOKBACK_MS = 900_000
 BUCKET_SCRAPES = 4
 USUAL_INTERVAL_MS = 15_000
 """Assumed where no target was scraped twice: Prometheus operators' usual setting; only widens windows."""
-TargetKey = tuple[tuple[str, str], ...]
 _SERIES_LABELS = frozenset(
     ("__name__", "engine", "model_name", "le", "finished_reason", "reason", "pid", "handler", "method", "status")
 )
@@ -38,21 +40,21 @@ def observe(source: Source, at_ms: int, settings: Settings, lookback_ms: int = L
     start_ms = at_ms - lookback_ms
     names = names_of()
     asked = _Asked(source)
-    engine = asked.samples(names.selector((*GAUGES, *COUNTERS)), start_ms, at_ms)
-    engine += asked.samples(names.selector(HISTOGRAMS, ("_sum", "_count")), start_ms, at_ms)
-    jobs = sorted({s.labels.get("job", "") for s in engine})
+    engine = asked.sheets(names.selector((*GAUGES, *COUNTERS)), start_ms, at_ms)
+    engine += asked.sheets(names.selector(HISTOGRAMS, ("_sum", "_count")), start_ms, at_ms)
+    jobs = sorted({_job(sheet) for sheet in engine})
     of_jobs = ",job=~" + _quoted("|".join(re.escape(job) for job in jobs)) if jobs else ""
-    web = asked.samples(f'{{__name__="http_requests_total"{of_jobs}}}', start_ms, at_ms)
+    web = asked.sheets(f'{{__name__="http_requests_total"{of_jobs}}}', start_ms, at_ms)
     if not jobs:  # every engine series is gone: vLLM's own routes still tell which targets are meant
-        jobs = sorted({s.labels.get("job", "") for s in web if s.labels.get("handler", "").startswith("/v1/")})
+        jobs = sorted({_job(sheet) for sheet in web if _has_own_route(sheet)})
         of_jobs = ",job=~" + _quoted("|".join(re.escape(job) for job in jobs))
     if not jobs:
         return Observations(at_ms, start_ms, 0, (), query_count=asked.count, source_name=source.info().name)
-    own = asked.samples(
+    own = asked.sheets(
         f'{{__name__=~"up|scrape_duration_seconds|process_start_time_seconds"{of_jobs}}}', start_ms, at_ms
     )
-    info = asked.samples(names.selector(("cache_config",)), start_ms, at_ms)
-    targets = _grouped(engine, [s for s in web if s.labels.get("job", "") in jobs], own, info)
+    info = asked.sheets(names.selector(("cache_config",)), start_ms, at_ms, _place, "place")
+    targets = _grouped(engine, [sheet for sheet in web if _job(sheet) in jobs], own, info)
     interval_ms = _interval_ms(targets.values())
     _add_buckets(asked, targets, names, interval_ms, start_ms, at_ms)
     replicas = _named_once(
@@ -76,9 +78,19 @@ class _Asked:
         self._source = source
         self.count = 0
 
-    def samples(self, selector: str, start_ms: int, end_ms: int) -> list[Samples]:
+    def sheets(
+        self,
+        selector: str,
+        start_ms: int,
+        end_ms: int,
+        key_of: Callable[[Labels], TargetKey] | None = None,
+        kind: str = "target",
+        turn: int = 0,
+    ) -> list[Sheet]:
+        """`turn`: several answers with the same turn share what is kept of equal series; by default every question has its own."""
         self.count += 1
-        return self._source.samples(selector, start_ms, end_ms)
+        answer = strips_of(self._source, selector, start_ms, end_ms)
+        return sheets_of(answer, key_of or _key, f"observed {kind}", turn or self.count)
 
 
 def _quoted(text: str) -> str:
@@ -96,36 +108,48 @@ def _name(labels: Labels, settings: Settings) -> str:
     return labels.get("instance") or ",".join(f"{k}={v}" for k, v in sorted(labels.items()))
 
 
+def _place(labels: Labels) -> TargetKey:
+    """Job and instance: what stands beside them in a series of configuration facts is not the target's."""
+    return ("job", labels.get("job", "")), ("instance", labels.get("instance", ""))
+
+
+def _job(sheet: Sheet) -> str:
+    return dict(sheet.share.key).get("job", "")
+
+
+def _has_own_route(sheet: Sheet) -> bool:
+    return any(labels.get("handler", "").startswith("/v1/") for labels in sheet.share.labels)
+
+
 def _grouped(
-    engine: Sequence[Samples], web: Sequence[Samples], own: Sequence[Samples], info: Sequence[Samples]
+    engine: Sequence[Sheet], web: Sequence[Sheet], own: Sequence[Sheet], info: Sequence[Sheet]
 ) -> dict[TargetKey, Target]:
     targets: dict[TargetKey, Target] = {}
 
-    def target(labels: Labels) -> Target:
-        key = _key(labels)
-        if key not in targets:
-            targets[key] = Target(dict(key))
-        return targets[key]
+    def target(sheet: Sheet) -> Target:
+        found = targets.get(sheet.share.key)
+        if found is None:
+            found = targets[sheet.share.key] = Target(sheet.share.key)
+        return found
 
-    for series in engine:
-        target(series.labels).engine.append(series)
-    for series in own:
-        target(series.labels).own.append(series)
-    for series in web:
-        target(series.labels).web.append(series)
-    by_place = {(t.labels.get("job", ""), t.labels.get("instance", "")): t for t in targets.values()}
-    for series in info:  # its configuration labels are not the target's
-        found = by_place.get((series.labels.get("job", ""), series.labels.get("instance", "")))
-        if found is not None:
-            found.info.append(series)
+    for sheet in engine:
+        target(sheet).engine.append(sheet)
+    for sheet in own:
+        target(sheet).own.append(sheet)
+    for sheet in web:
+        target(sheet).web.append(sheet)
+    by_place = {_place(dict(key)): target for key, target in targets.items()}
+    for sheet in info:
+        if sheet.share.key in by_place:
+            by_place[sheet.share.key].info.append(sheet)
     return targets
 
 
 def _interval_ms(targets: Iterable[Target]) -> int:
     """Median distance of scrapes over all targets."""
     gaps = [np.diff(target.times_ms()) for target in targets]
-    joined = np.concatenate(gaps) if gaps else np.empty(0)
-    return int(np.median(joined)) if len(joined) else USUAL_INTERVAL_MS
+    joined = np.concatenate(gaps) if gaps else np.empty(0, dtype=np.int64)
+    return median_gap_ms(joined) if len(joined) else USUAL_INTERVAL_MS
 
 
 def _add_buckets(
@@ -134,15 +158,16 @@ def _add_buckets(
     """Buckets at the first and the last few scrapes of the window."""
     selector = names.selector(HISTOGRAMS, ("_bucket",))
     near_ms = BUCKET_SCRAPES * interval_ms + interval_ms // 2
-    oldest_ms = min((int(s.times_ms[0]) for t in targets.values() for s in t.engine[:4]), default=start_ms + 1)
+    firsts = (t.engine[sheet].times_ms[0] for t in targets.values() for sheet in t.plan(names).first_sheets)
+    oldest_ms = int(min(firsts, default=start_ms + 1))
     head_end_ms = oldest_ms - 1 + near_ms
     tail_start_ms = max(head_end_ms, at_ms - near_ms)
     for lo, hi in ((oldest_ms - 1, min(head_end_ms, at_ms)), (tail_start_ms, at_ms)):
         if hi > lo:
-            for series in asked.samples(selector, lo, hi):
-                found = targets.get(_key(series.labels))
+            for sheet in asked.sheets(selector, lo, hi, turn=1):
+                found = targets.get(sheet.share.key)
                 if found is not None:
-                    found.buckets.append(series)
+                    found.buckets.append(sheet)
 
 
 def _named_once(replicas: Sequence[Replica]) -> list[Replica]:

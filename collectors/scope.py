@@ -12,6 +12,7 @@ from collectors.model import ApiAnswer, Frame, Labels, MetricMeta, Samples, Sour
 from collectors.promql_text import Matcher, Selector, Token, quote_label_value, selectors_of, tokens
 from collectors.settings import LABEL_NAME
 from collectors.source import QueryRejected, Source
+from collectors.strips import Strips, strips_of
 
 _AGGREGATIONS = frozenset(
     ("sum", "avg", "count", "min", "max", "group", "stddev", "stdvar", "topk", "bottomk", "count_values", "quantile")
@@ -146,6 +147,9 @@ class ScopedSource:
 
     def samples(self, selector: str, start_ms: int, end_ms: int) -> list[Samples]:
         return self.inner.samples(scoped(selector, self.scope), start_ms, end_ms)
+
+    def strips(self, selector: str, start_ms: int, end_ms: int) -> Strips:
+        return strips_of(self.inner, scoped(selector, self.scope), start_ms, end_ms)
 
     def answer(self, promql: str, at: int | Window) -> ApiAnswer:
         return self.inner.answer(scoped(promql, self.scope), at)

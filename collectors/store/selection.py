@@ -21,18 +21,10 @@ from collectors.store.packing import NO_SAMPLE_BITS, bits_of
 from collectors.store.plans import LanePart, Plan, joined
 from collectors.store.series import LabelSet
 from collectors.store.snapshots import Piece, Snapshot
+from collectors.strips import Strip
 
 Rows = npt.NDArray[np.int64]
 Side = Literal["left", "right"]
-
-
-@dataclass(frozen=True)
-class Strip:
-    """Series of one timeline: `values` (series, rows) at `times_ms` (rows,); `rows` are their places in the selection."""
-
-    times_ms: Int64s
-    values: Floats
-    places: npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -134,20 +126,33 @@ def select(
 
     `snapshot` gives the state of a lane to read from: all selectors of one query must see the same.
     """
-    strips: list[Strip] = []
+    return _compact(plan.labels, strips(blocks, plan, start_ms, end_ms, keep_stale=keep_stale, snapshot=snapshot))
+
+
+def strips(
+    blocks: Blocks,
+    plan: Plan,
+    start_ms: int,
+    end_ms: int,
+    *,
+    keep_stale: bool,
+    snapshot: Callable[[Lane], Snapshot] = Lane.snapshot,
+) -> list[Strip]:
+    """The same as strips whose places are those of the plan's labels, all of which stay."""
+    found: list[Strip] = []
     scattered: dict[int, list[tuple[Int64s, Floats]]] = {}
     for part in plan.parts:
         piece = snapshot(part.lane).read(part.columns, start_ms, end_ms, blocks.cache)
         if piece is None:
             continue
         if plan.scattered or piece.dirty.any():
-            strips.extend(_with_gaps(part, piece, plan.scattered, scattered, keep_stale))
+            found.extend(_with_gaps(part, piece, plan.scattered, scattered, keep_stale))
         else:
-            strips.append(Strip(piece.times_ms, piece.values, part.positions))
+            found.append(Strip(piece.times_ms, piece.values, part.positions))
     for position, pieces in scattered.items():
         times_ms, values = joined(pieces)
-        strips.append(Strip(times_ms, values[None, :], np.array([position])))
-    return _compact(plan.labels, strips)
+        found.append(Strip(times_ms, values[None, :], np.array([position])))
+    return found
 
 
 def _with_gaps(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from collectors.model import STALE, Samples
 from collectors.observations import observe
 from collectors.observed import Counter, Observations
-from collectors.observed_layout import mended
+from collectors.observed_counters import mended
 from collectors.settings import Identity, Settings
 from tests.runbooks.recorded_source import RecordedSource
 
@@ -172,6 +172,20 @@ def test_the_running_total_is_the_sum_of_what_was_counted(
     born = float(seen_values[0]) if len(seen_values) and np.isnan(scraped[0]) else 0.0
     assert (np.diff(counter.total) >= 0).all()
     assert counter.total[-1] == pytest.approx(expected + born)
+
+
+def test_a_bucket_with_timestamps_of_its_own_harms_nothing() -> None:
+    bucket = "vllm:time_to_first_token_seconds_bucket"
+    where = {"engine": "0", "model_name": "m"}
+    together = [series(bucket, np.arange(len(TIMES)) * 1.0, le=le, **where) for le in ("0.1", "+Inf")]
+    late = Samples({**together[0].labels, "le": "0.5"}, TIMES + 700, together[0].values)
+    odd = Samples({**together[0].labels, "le": "fast"}, TIMES, together[0].values)
+    outer = [series(bucket.replace("bucket", end), np.arange(len(TIMES)) * 1.0, **where) for end in ("sum", "count")]
+    histogram = seen([*engine(), *outer, *together, late, odd]).replicas[0].ranks[0].histograms["time_to_first_token"]
+    assert histogram.edges.tolist() == [0.1, 0.5, np.inf]
+    on_time = np.isin(histogram.bucket_times_ms, TIMES)
+    assert not np.isnan(histogram.buckets[on_time][:, [0, 2]]).any()
+    assert np.isnan(histogram.buckets[on_time][:, 1]).all()
 
 
 def test_rates_and_increases_need_two_scrapes() -> None:

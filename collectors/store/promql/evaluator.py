@@ -36,9 +36,10 @@ from collectors.store.promql.notes import Notes
 from collectors.store.promql.parsing import SET_OPERATORS
 from collectors.store.promql.relabelling import valid_label_name
 from collectors.store.promql.windows import Windows
-from collectors.store.selection import Selection, Strip, empty_selection, from_series, select
+from collectors.store.selection import Selection, empty_selection, from_series, select
 from collectors.store.series import EMPTY
 from collectors.store.snapshots import Snapshot
+from collectors.strips import Strip
 
 N = TypeVar("N", Call, Aggregate)
 Semantics = Literal["3.x", "2.x"]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collectors.model import Floats
+from collectors.remembered import of_labels
 from collectors.store.promql import histograms, over_time, rates, regression, relabelling
 from collectors.store.promql.elementwise import DATES, MATH, date_part, rounded
 from collectors.store.promql.errors import failed
 from collectors.store.promql.grids import Grid, Mask, ScalarRow, Value, grid, nameless, spread
 from collectors.store.promql.nodes import Call, MatrixSelector, Node, VectorSelector
-from collectors.store.promql.remembered import of_labels
 from collectors.store.promql.windows import Windows
 from collectors.store.series import EMPTY, METRIC_NAME, LabelSet
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from collectors.model import Floats
+from collectors.remembered import of_labels
 from collectors.store.promql.errors import failed
-from collectors.store.promql.remembered import of_labels
 from collectors.store.series import LabelSet
 
 Mask = npt.NDArray[np.bool_]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from collectors.store.promql.remembered import of_labels
+from collectors.remembered import of_labels
 from collectors.store.series import EMPTY, METRIC_NAME, LabelSet
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from collectors.remembered import of_labels
 from collectors.store.promql.arithmetic import COMPARISONS, compute, drops_name, holds
 from collectors.store.promql.errors import failed
 from collectors.store.promql.grids import Grid, Mask, empty_grid, grid, unique
 from collectors.store.promql.nodes import Matching
-from collectors.store.promql.remembered import of_labels
 from collectors.store.series import METRIC_NAME, LabelSet
 
 Signature = tuple[tuple[str, str], ...]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from collectors.model import Floats
 from collectors.store.promql.windows import Mask, Windows
-from collectors.store.selection import Strip
+from collectors.strips import Strip
 
 Indices = npt.NDArray[np.int64]
 

@@ -10,14 +10,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
-from collectors.store.series import LabelSet
+from collectors.model import Labels
 
 T = TypeVar("T")
 TUPLES_KEPT = 512
-_held: OrderedDict[int, tuple[tuple[LabelSet, ...], dict[Hashable, Any]]] = OrderedDict()
+KEYS_KEPT = 8192
+"""For each tuple: a dashboard has a few, a fleet whose series come with gaps new ones at every look."""
+_held: OrderedDict[int, tuple[tuple[Labels, ...], dict[Hashable, Any]]] = OrderedDict()
 
 
-def of_labels(labels: tuple[LabelSet, ...], key: Hashable, compute: Callable[[], T]) -> T:
+def of_labels(labels: tuple[Labels, ...], key: Hashable, compute: Callable[[], T]) -> T:
     """`compute()`, or what it gave before for this tuple and key. It must depend on nothing else."""
     known = _held.get(id(labels))
     if known is None or known[0] is not labels:
@@ -31,5 +33,7 @@ def of_labels(labels: tuple[LabelSet, ...], key: Hashable, compute: Callable[[],
     try:
         found = known[1][key]
     except KeyError:
+        if len(known[1]) >= KEYS_KEPT:
+            known[1].clear()
         found = known[1][key] = compute()
     return found
