@@ -31,6 +31,7 @@ from collectors.source import SourceError
 from pages.ui import assets
 from pages.ui.console import Console, configure, console
 from pages.ui.serving import Hardened
+from runbooks.autorecord import incidents_folder
 
 if TYPE_CHECKING:
     from runbooks.api import IncidentApi
@@ -44,14 +45,12 @@ def console_of(
     source_spec: str, settings: Settings, environment: Mapping[str, str], scope: Mapping[str, str] | None = None
 ) -> Console:
     """The console that these settings and this environment describe."""
-    home = Path(environment.get("XDG_DATA_HOME") or Path(environment.get("HOME", ".")) / ".local" / "share")
-    data = settings.store.data.expanduser() if settings.store.data is not None else home / "pagewatch"
     first = settings.source[0].name if settings.source else ""
     return Console(
         source_spec=source_spec or environment.get("PAGEWATCH_SOURCE", "") or first,
         settings=settings,
         scope=dict(scope or {}),
-        incidents_folder=Path(environment.get("PAGEWATCH_INCIDENTS") or data / "incidents"),
+        incidents_folder=incidents_folder(settings, environment),
         shipped_folder=ROOT / "incidents",
         stories_folder=ROOT / "docs" / "incidents",
         records_file=Path(environment["PAGEWATCH_RECORDS"]) if environment.get("PAGEWATCH_RECORDS") else None,

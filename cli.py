@@ -296,7 +296,7 @@ def serve_api_(
     with one_line_errors():
         from runbooks.api import serve_api
 
-        serve_api(load_settings(config), host=host, port=port, source_spec=source)
+        serve_api(load_settings(config), host=host, port=port, source_spec=source, environment=os.environ)
 
 
 @app.command()

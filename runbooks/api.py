@@ -8,8 +8,9 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -228,9 +229,12 @@ def serve_api(
     host: str = "127.0.0.1",
     port: int = 8502,
     source_spec: str | None = None,
-    folder: Path | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Serves until it is interrupted; incidents are recorded into `folder` (default: beside the store). Raises SourceError without a source, OSError when the port is taken."""
+    """Serves until it is interrupted; `environment` names folder and file where the configuration's are not meant, as for the console.
+
+    Raises SourceError without a source, OSError when the port is taken.
+    """
     import uvicorn
 
     from collectors.sources import open_source
@@ -240,7 +244,7 @@ def serve_api(
         raise SourceError("no source to diagnose", "Give --source, or a [[source]] in the config file")
     source = open_source(spec, settings)
     try:
-        records = Records(records_path(settings))
+        records = Records(records_path(settings, environment))
     except RecordsError as error:
         raise SourceError(str(error)) from None
     try:
@@ -252,7 +256,7 @@ def serve_api(
     app.state.api.diagnose_pending()
     print(f"pagewatch API on http://{host}:{port} (webhook: /api/v1/alerts)", file=sys.stderr, flush=True)
     config = uvicorn.Config(app, log_level="warning", access_log=False, proxy_headers=False, server_header=False)
-    recorder = app.state.api.record_into(folder or incidents_folder(settings))
+    recorder = app.state.api.record_into(incidents_folder(settings, environment))
     try:
         uvicorn.Server(config).run(sockets=[listening])
     finally:

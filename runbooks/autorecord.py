@@ -12,10 +12,11 @@ import sqlite3
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from collectors.record_plan import PartialFolder
 from collectors.settings import Settings
@@ -58,9 +59,13 @@ class _Stopped(Exception):
     """The process ends; the pieces stay for the next one."""
 
 
-def incidents_folder(settings: Settings) -> Path:
-    """Where incident files are kept: beside the store's samples when a folder is configured, else in the user's data folder."""
-    return (settings.store.data or Path("~/.local/share/pagewatch")).expanduser() / "incidents"
+def incidents_folder(settings: Settings, environment: Mapping[str, str] = MappingProxyType({})) -> Path:
+    """Where incident files are kept: PAGEWATCH_INCIDENTS, else beside the store's samples when a folder is configured, else the user's data folder."""
+    named = environment.get("PAGEWATCH_INCIDENTS")
+    if named:
+        return Path(named).expanduser()
+    home = environment.get("XDG_DATA_HOME") or "~/.local/share"
+    return (settings.store.data or Path(home) / "pagewatch").expanduser() / "incidents"
 
 
 class AutoRecorder:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from collectors.settings import Settings
 
@@ -49,8 +50,11 @@ class RecordsError(Exception):
     """The file of walks and incidents cannot be used. One line: cause and next step."""
 
 
-def records_path(settings: Settings) -> Path:
-    """Beside the store's samples when a folder is configured, else in the user's state folder."""
+def records_path(settings: Settings, environment: Mapping[str, str] = MappingProxyType({})) -> Path:
+    """PAGEWATCH_RECORDS, else beside the store's samples when a folder is configured, else in the user's state folder."""
+    named = environment.get("PAGEWATCH_RECORDS")
+    if named:
+        return Path(named).expanduser()
     folder = settings.store.data or Path("~/.local/state/pagewatch")
     return folder.expanduser() / "records.sqlite3"
 

@@ -27,7 +27,7 @@ from runbooks.autorecord import ATTEMPTS, RETRY_MS, AutoRecorder, Limits, incide
 from runbooks.due_recordings import LONGEST_MS, OLDEST_MS, PATIENCE_MS, Cleared, cleared, due_groups, file_name
 from runbooks.incidents import Incidents
 from runbooks.recording import AFTER_MS, BEFORE_MS, record_incident
-from runbooks.records import Records
+from runbooks.records import Records, records_path
 from runbooks.webhook import Alert, Message
 from tests.runbooks.shipped import shipped
 
@@ -418,3 +418,7 @@ def test_groups_hold_each_due_incident_once_within_bounds(found: list[tuple[int,
 
 def test_the_folder_is_beside_the_store(tmp_path: Path) -> None:
     assert incidents_folder(Settings(store=StoreSettings(data=tmp_path))) == tmp_path / "incidents"
+    named = {"PAGEWATCH_INCIDENTS": str(tmp_path / "named"), "XDG_DATA_HOME": str(tmp_path / "home")}
+    assert incidents_folder(Settings(store=StoreSettings(data=tmp_path)), named) == tmp_path / "named"
+    assert incidents_folder(Settings(), {"XDG_DATA_HOME": str(tmp_path)}) == tmp_path / "pagewatch" / "incidents"
+    assert records_path(Settings(), {"PAGEWATCH_RECORDS": str(tmp_path / "r.sqlite3")}) == tmp_path / "r.sqlite3"
