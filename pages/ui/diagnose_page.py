@@ -19,6 +19,7 @@ from pages.ui.lanes import lane_chart
 from pages.ui.story_view import UNIT_LABEL, lanes_of
 from pages.ui.table import table
 from pages.ui.view import View
+from pages.ui.words import clock
 from runbooks.timeline import Timeline
 from runbooks.verdicts import Diagnosis, Verdict
 
@@ -34,7 +35,9 @@ def draw(here: View) -> None:
         return
     if seen.error is not None:
         states.trouble(
-            "The source does not answer; this is the last diagnosis.", seen.error.cause, seen.error.next_step
+            f"The source does not answer; this is the diagnosis of {clock(found.at_ms)} UTC.",
+            seen.error.cause,
+            seen.error.next_step,
         )
     wrong = [verdict for verdict in found.verdicts if verdict.cause != "healthy"]
     for rank, verdict in enumerate(wrong):

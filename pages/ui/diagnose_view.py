@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pages.ui.doubts import at_place, broken
 from pages.ui.fleet_scene import STATE_LEVELS, STATE_WORDS
 from pages.ui.markup import Markup, icon, tag
 from pages.ui.runbook_view import facts_html
+from pages.ui.states import mistrust
 from pages.ui.table import Cell, Column, Row
 from pages.ui.words import cause_text, clock, duration, name_text, opening
 from runbooks.laws.model import all_laws
-from runbooks.verdicts import Anomaly, Diagnosis, LawFinding, Verdict
+from runbooks.verdicts import Anomaly, Diagnosis, LawFinding, Verdict, Where
 
 
 def level_of(found: Diagnosis, verdict: Verdict) -> str:
@@ -38,7 +40,7 @@ def card(found: Diagnosis, verdict: Verdict, rank: int) -> Markup:
     return tag(
         "div",
         tag("h4", icon(level), opening(cause_text(verdict.cause)), " on ", str(verdict.where)),
-        tag("div", f"{verdict.confidence.capitalize()} · {since}" + (" · the headline" if rank == 0 else ""), class_="pw-sub"),
+        tag("div", f"{verdict.confidence.capitalize()} · {since}" + (" · the headline" if rank == 0 else ""), *mistrust(at_place(broken(found), verdict.where)), class_="pw-sub"),
         facts_html(
             [
                 ("For it", verdict.evidence),
@@ -98,14 +100,21 @@ def law_rows(laws: list[LawFinding]) -> list[Row]:
 
 
 def state_rows(found: Diagnosis) -> list[Row]:
-    rows = []
+    rows, laws = [], broken(found)
     for state in found.replicas:
         level = STATE_LEVELS[state.state]
         since = f"{clock(state.since_ms)} ({duration((found.at_ms - state.since_ms) / 1000)})" if state.since_ms is not None else "unknown"  # fmt: skip
         tone = level if level in ("warn", "bad") else "muted" if state.state == "unknown" else ""
-        cells = (Cell(state.place.engine or "-"), Cell(STATE_WORDS.get(state.state, state.state), tone, level), Cell(since, "muted"), Cell(state.why, "muted"))  # fmt: skip
+        reasons = at_place(laws, Where("rank", (state.place,)))
+        cells = (Cell(state.place.engine or "-"), Cell(STATE_WORDS.get(state.state, state.state), tone, level), Cell(since, "muted"), Cell(state.why, "muted", note="; ".join(reasons), doubt=bool(reasons)))  # fmt: skip
         rows.append(Row(state.place.instance, cells))
     return rows
+
+
+def _seen_cell(found: Diagnosis, anomaly: Anomaly) -> Cell:
+    """What a detector saw, and why its numbers are not trusted where a check of that place is broken."""
+    reasons = at_place(broken(found), anomaly.where)
+    return Cell(anomaly.says, note="; ".join(reasons), doubt=bool(reasons))
 
 
 def anomaly_rows(found: Diagnosis) -> list[Row]:
@@ -115,7 +124,7 @@ def anomaly_rows(found: Diagnosis) -> list[Row]:
             (
                 Cell(str(anomaly.where), "bad" if anomaly.severity == "page" else "warn", "bad" if anomaly.severity == "page" else "warn"),
                 Cell(clock(anomaly.since_ms) if anomaly.since_ms is not None else "unknown", "muted"),
-                Cell(anomaly.says),
+                _seen_cell(found, anomaly),
                 Cell(cause_text(anomaly.cause) if anomaly.cause else "stands alone", "muted"),
             ),
         )

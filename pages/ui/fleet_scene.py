@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from collectors.fleet_picture import FleetPicture, ReplicaRow
 from collectors.settings import Settings
+from pages.ui import doubts
 from pages.ui.charts import Mark
 from pages.ui.words import duration
-from runbooks.verdicts import Diagnosis, RankState, Where
+from runbooks.verdicts import Diagnosis, LawFinding, RankState
 
 STATE_LEVELS = {
     "serving": "ok", "prefill_only": "ok", "idle": "ok", "stalled": "bad", "stale": "warn", "down": "bad", "unknown": "unknown",
@@ -29,17 +31,18 @@ class Scene:
     kept: Mapping[str, str]
     marks: tuple[Mark, ...] = ()
 
-    @property
+    @cached_property
+    def broken(self) -> tuple[LawFinding, ...]:
+        return doubts.broken(self.found)
+
+    @cached_property
     def taints(self) -> dict[str, tuple[str, ...]]:
         """Canonical signal -> what a broken law says against it."""
         return self._taints(None)
 
     def _taints(self, row: ReplicaRow | None) -> dict[str, tuple[str, ...]]:
-        told: dict[str, list[str]] = {}
-        for law in self.found.laws if self.found is not None else ():
-            if law.status == "broken" and (row is None or _concerns(law.where, row)):
-                for signal in law.taints:
-                    told.setdefault(signal, []).append(f"{law.where}: {law.evidence} (check {law.id})")
+        concerns = doubts.anywhere if row is None else doubts.at_one_of(self.names(row))
+        told = {signal: list(reasons) for signal, reasons in doubts.by_signal(self.broken, concerns).items()}
         for finding in self.picture.findings:
             for signal in finding.taints:
                 told.setdefault(signal, []).append(finding.text)
@@ -47,23 +50,19 @@ class Scene:
 
     def doubts(self, *signals: str, row: ReplicaRow | None = None) -> tuple[str, ...]:
         """Why these signals are not trusted: in the whole fleet, or where one replica alone is shown."""
-        taints = self._taints(row)
+        taints = self.taints if row is None else self._taints(row)
         return tuple(dict.fromkeys(reason for signal in signals for reason in taints.get(signal, ())))
+
+    def names(self, row: ReplicaRow) -> set[str]:
+        """What a diagnosis may call a replica: its key, or its instance where the identity is made of other labels."""
+        return {row.key, row.labels.get("instance", row.key)}
 
     def state(self, row: ReplicaRow) -> RankState | None:
         """The worst of the replica's ranks, as the diagnosis sees it."""
-        names = _names(row)
+        names = self.names(row)
         order = ("down", "stalled", "stale", "unknown", "prefill_only", "serving", "idle")
         mine = [s for s in (self.found.replicas if self.found is not None else ()) if s.place.instance in names]
         return min(mine, key=lambda s: order.index(s.state), default=None)
-
-
-def _names(row: ReplicaRow) -> set[str]:
-    return {row.key, row.labels.get("instance", row.key)}
-
-
-def _concerns(where: Where, row: ReplicaRow) -> bool:
-    return where.scope == "fleet" or any(place.instance in _names(row) for place in where.places)
 
 
 def state_words(state: RankState, at_ms: int) -> str:

@@ -8,16 +8,17 @@ import numpy as np
 import streamlit as st
 
 from collectors.fleet_picture import RankRow, ReplicaRow
-from pages.ui import nav, states, view
+from pages.ui import data, nav, states, view
 from pages.ui.charts import Limit, Line
 from pages.ui.charts import Panel as Chart
 from pages.ui.diagnose_view import LAW_COLUMNS, law_rows
+from pages.ui.doubts import at_one_of
 from pages.ui.fleet_answers import figure_tile
 from pages.ui.fleet_charts import notice_of
 from pages.ui.fleet_page import grid, scene_of
 from pages.ui.fleet_scene import STATE_LEVELS, Scene, state_words
 from pages.ui.frame import gestures, runbook_query
-from pages.ui.markup import icon, tag
+from pages.ui.markup import Markup, icon, tag
 from pages.ui.runbook_view import facts_html
 from pages.ui.table import Cell, Column, Row, table
 from pages.ui.tiles import Tile, tile_row
@@ -34,6 +35,8 @@ def draw(here: View) -> None:
     scene = scene_of(here)
     if scene is None:
         return
+    dim = data.fleet(here).error is not None
+    older = max(0, data.settings_clock_ms() - scene.picture.at_ms) / 1000 if dim else 0.0
     wanted = nav.given("instance")
     row = scene.picture.replica(wanted)
     if row is None:
@@ -48,31 +51,31 @@ def draw(here: View) -> None:
             )
         return
     with states.section("The head"):
-        _head(scene, row)
+        _head(scene, row, older, dim)
     with states.section("The tiles"):
-        tile_row(_tiles(scene, row))
+        tile_row(_tiles(scene, row), dim=dim)
     with states.section("What is wrong here"):
         _wrong(here, scene, row)
     drawn: list[object] = []
     with states.section("The charts"):
-        drawn = grid(_charts(scene, row), "replica", across=3)
+        drawn = grid(_charts(scene, row), "replica", dim=dim, across=3)
     if len(row.ranks) > 1:
         with states.section("The ranks"):
             states.heading("Ranks")
-            table(RANK_COLUMNS, [_rank(rank) for rank in row.ranks], key="ranks")
+            table(RANK_COLUMNS, [_rank(rank, scene, row) for rank in row.ranks], key="ranks", dim=dim)
     with states.section("The checks"):
         laws = [
             law
             for law in (scene.found.laws if scene.found else ())
-            if law.status == "broken" and any(p.instance == row.key for p in law.where.places)
+            if law.status == "broken" and at_one_of(scene.names(row))(law.where)
         ]
         if laws:
             states.heading("Broken checks")
-            table(LAW_COLUMNS, law_rows(laws), key="laws_here")
+            table(LAW_COLUMNS, law_rows(laws), key="laws_here", dim=dim)
     gestures(here, drawn)
 
 
-def _head(scene: Scene, row: ReplicaRow) -> None:
+def _head(scene: Scene, row: ReplicaRow, older_seconds: float, dim: bool) -> None:
     state = scene.state(row)
     level = STATE_LEVELS[state.state] if state is not None else "unknown"
     word = state_words(state, scene.picture.at_ms) if state is not None else row.scraped
@@ -87,21 +90,27 @@ def _head(scene: Scene, row: ReplicaRow) -> None:
                     ("Model", ", ".join(row.models)),
                     ("Scope", ", ".join(f"{name}={value}" for name, value in row.scope.items())),
                     ("Started", f"{day_and_clock(row.started_ms)} UTC" if row.started_ms is not None else "not exported"),
-                    ("Newest sample", f"{age(row.age_seconds)} old" if row.age_seconds is not None else "none in this range"),
-                    ("Queue", row.drain.text),
-                    ("KV cache", row.kv_forecast.text),
-                    ("Measured capacity", f"{figure_text(row.capacity_requests)}; {figure_text(row.capacity_tokens)}"),
+                    ("Newest sample", f"{age(row.age_seconds + older_seconds)} old" if row.age_seconds is not None else "none in this range"),
+                    ("Queue", _doubted(scene, row, row.drain.text, "requests_waiting", "time_to_first_token")),
+                    ("KV cache", _doubted(scene, row, row.kv_forecast.text, "kv_cache_usage")),
+                    ("Measured capacity", _doubted(scene, row, f"{figure_text(row.capacity_requests)}; {figure_text(row.capacity_tokens)}", "time_to_first_token", "generation_tokens")),
                 ]
             ),
-            class_="pw-card pw-two",
+            class_="pw-card pw-two pw-dim" if dim else "pw-card pw-two",
         )
     )  # fmt: skip
+
+
+def _doubted(scene: Scene, row: ReplicaRow, text: str, *signals: str) -> str | Markup:
+    """A fact with its mark where a broken check speaks against the signals that it rests on."""
+    reasons = scene.doubts(*signals, row=row)
+    return tag("span", text, " ", *states.mistrust(reasons)) if reasons else text
 
 
 def _tiles(scene: Scene, row: ReplicaRow) -> list[Tile]:
     p99 = row.time_to_first_token_p99
     return [
-        figure_tile("Wait", row.wait, scene.doubts("requests_waiting", row=row)),
+        _wait_tile(scene, row),
         figure_tile("Waiting", row.waiting, scene.doubts("requests_waiting", row=row)),
         figure_tile("KV cache", row.kv_cache_usage, scene.doubts("kv_cache_usage", row=row)),
         figure_tile("Tokens out", row.generation_tokens, scene.doubts("generation_tokens", row=row)),
@@ -110,8 +119,18 @@ def _tiles(scene: Scene, row: ReplicaRow) -> list[Tile]:
         figure_tile("Arriving", row.arrivals, scene.doubts("time_to_first_token", row=row)),
         figure_tile("Preemptions", row.preemptions, scene.doubts("preemptions", row=row)),
         figure_tile("Tokens in", row.prompt_tokens, scene.doubts("prompt_tokens", row=row)),
-        Tile("TTFT p99", quantile_text(p99), "", "", np.full(1, np.nan), "muted" if p99.interval is None else "", note=p99.note),
+        Tile(
+            "TTFT p99", quantile_text(p99), "", "", np.full(1, np.nan), "muted" if p99.interval is None else "", note=p99.note,
+            doubt="; ".join((*p99.tainted, *scene.doubts("time_to_first_token", row=row))),
+        ),
     ]  # fmt: skip
+
+
+def _wait_tile(scene: Scene, row: ReplicaRow) -> Tile:
+    doubts = scene.doubts("requests_waiting", "time_to_first_token", row=row)
+    told = figure_tile("Wait", row.wait, doubts)
+    nothing = row.waiting.value == 0 and row.wait.value is None
+    return replace(told, value="0", unit="s", change="nothing waits", tone="", note="") if nothing else told
 
 
 def _wrong(here: View, scene: Scene, row: ReplicaRow) -> None:
@@ -119,7 +138,7 @@ def _wrong(here: View, scene: Scene, row: ReplicaRow) -> None:
     mine = [
         v
         for v in (found.verdicts if found else ())
-        if v.cause != "healthy" and any(p.instance == row.key for p in v.where.places)
+        if v.cause != "healthy" and any(p.instance in scene.names(row) for p in v.where.places)
     ]
     for verdict in mine:
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
@@ -140,12 +159,12 @@ def _charts(scene: Scene, row: ReplicaRow) -> list[Chart]:
     picture = scene.picture
     slot = scene.slots.get(row.key)
     told = (
-        ("Waiting", "", picture.waiting, "requests", None, ()),
-        ("KV cache usage", "ratio", picture.kv_cache_usage, "% of blocks, the fullest rank", 1.0, ()),
-        ("Running", "", picture.running, "requests", None, (Limit("seats", row.seats.value),) if row.seats.value is not None else ()),
+        ("Waiting", "", picture.waiting, "requests_waiting", "requests", None, ()),
+        ("KV cache usage", "ratio", picture.kv_cache_usage, "kv_cache_usage", "% of blocks, the fullest rank", 1.0, ()),
+        ("Running", "", picture.running, "requests_running", "requests", None, (Limit("seats", row.seats.value),) if row.seats.value is not None else ()),
     )  # fmt: skip
     found = []
-    for title, unit, panel, label, top, limits in told:
+    for title, unit, panel, signal, label, top, limits in told:
         shown = replace(panel, lines=tuple(line for line in panel.lines if line.key == row.key))
         lines = tuple(Line(line.key, line.values, "accent" if slot is None else slot, 1.8) for line in shown.lines)
         notice = notice_of(shown)
@@ -153,13 +172,19 @@ def _charts(scene: Scene, row: ReplicaRow) -> list[Chart]:
         found.append(
             Chart(
                 title, unit, window.start_ms, window.step_ms, window.steps, () if notice else lines, axis=scene.axis, unit_label=label, marks=scene.marks,
-                limits=limits, y_max=top, promql=panel.promql, notice=notice, taints=panel.tainted,
+                limits=limits, y_max=top, promql=panel.promql, notice=notice, taints=(*panel.tainted, *scene.doubts(signal, row=row)),
             )
         )  # fmt: skip
     return found
 
 
-def _rank(rank: RankRow) -> Row:
+def _rank(rank: RankRow, scene: Scene, row: ReplicaRow) -> Row:
+    signals = ("requests_waiting", "requests_running", "kv_cache_usage", "generation_tokens")
     figures = (rank.waiting, rank.running, rank.kv_cache_usage, rank.generation_tokens)
     tone = "" if rank.present else "muted"
-    return Row(rank.engine or "-", (Cell(rank.model), *(Cell(figure_text(f), tone) for f in figures)))
+    cells = []
+    for signal, figure in zip(signals, figures, strict=True):
+        doubts = tuple(dict.fromkeys((*figure.tainted, *scene.doubts(signal, row=row))))
+        why = figure.note if figure.value is None else ""
+        cells.append(Cell(figure_text(figure), tone, note="; ".join(doubts) or why, doubt=bool(doubts)))
+    return Row(rank.engine or "-", (Cell(rank.model), *cells))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import streamlit as st
 
 from collectors.source import SourceError
 from pages.ui import charts, data, nav, records, states, view
+from pages.ui.doubts import Doubts, at_place, broken, by_signal, near
 from pages.ui.fleet_page import scene_of
 from pages.ui.frame import gestures, runbook_query
 from pages.ui.markup import icon, tag
@@ -31,6 +33,7 @@ from runbooks.findings import Finding, Walk
 from runbooks.library import library, load
 from runbooks.records import RecordsError
 from runbooks.runbook import Runbook
+from runbooks.verdicts import Anomaly, LawFinding
 from runbooks.walk_export import to_markdown
 from runbooks.walks import NoSuchWalk, RecordedWalk, WalkConflict
 
@@ -65,6 +68,7 @@ def _back() -> None:
 def _list(here: View) -> None:
     found = data.diagnosis(here).value
     firing = {anomaly.runbook: anomaly for anomaly in found.anomalies} if found is not None else {}
+    against = broken(found)
     last = {walk.runbook: walk for walk in reversed(records.history(limit=200))}
     books = library()
     opened: list[str | None] = []
@@ -73,7 +77,7 @@ def _list(here: View) -> None:
             Row(
                 book.title,
                 (
-                    Cell(f"fires on {firing[book.id].where}", "warn", "warn") if book.id in firing else Cell("quiet", "muted"),
+                    _now(firing[book.id], against) if book.id in firing else Cell("quiet" if found is not None else "not diagnosed", "muted"),
                     Cell(book.meaning),
                     Cell(f"{len(book.step)} steps", "muted"),
                     Cell(f"walk {last[book.id].id}, {day_and_clock(last[book.id].started_ms)}" if book.id in last else "never walked", "muted"),
@@ -96,6 +100,11 @@ def _list(here: View) -> None:
     for address in opened:
         if address:
             nav.follow(address)
+
+
+def _now(anomaly: Anomaly, against: Sequence[LawFinding]) -> Cell:
+    reasons = at_place(against, anomaly.where)
+    return Cell(f"fires on {anomaly.where}", "warn", "warn", "; ".join(reasons), bool(reasons))
 
 
 def _recorded() -> RecordedWalk | None:
@@ -124,7 +133,9 @@ def _walk_page(here: View, runbook: Runbook) -> None:
     walk = seen.value
     if walk is None or seen.error is not None:
         states.trouble(
-            "This walk cannot be made now.",
+            "This walk cannot be made now."
+            if walk is None
+            else f"The source does not answer; this is the walk of {clock(walk.at_ms)} UTC.",
             seen.error.cause if seen.error else "",
             seen.error.next_step if seen.error else "",
         )
@@ -134,7 +145,8 @@ def _walk_page(here: View, runbook: Runbook) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="walk_head"):
         _back()
     st.html(head_html(runbook, walk, clock(walk.at_ms), started))
-    st.html(conclusion_html(walk))
+    against = broken(data.diagnosis(here).value)
+    st.html(conclusion_html(walk, at_place(against, walk.where)))
     finding = opened_step(walk, nav.given("step"))
     left, right = st.columns([9, 11], gap="small")
     with left, states.section("The steps"):
@@ -143,7 +155,7 @@ def _walk_page(here: View, runbook: Runbook) -> None:
             st.query_params["step"] = chosen
             st.rerun(scope="fragment")
     with right, states.section("The evidence"):
-        _detail(here, runbook, walk, finding, recorded)
+        _detail(here, runbook, walk, finding, recorded, by_signal(against, near(walk.where)))
     with states.section("The outcome"):
         st.html(outcome_html(walk))
         _after(here, runbook, walk, recorded)
@@ -151,7 +163,9 @@ def _walk_page(here: View, runbook: Runbook) -> None:
         st.markdown(runbook.prose)
 
 
-def _detail(here: View, runbook: Runbook, walk: Walk, finding: Finding, recorded: RecordedWalk | None) -> None:
+def _detail(
+    here: View, runbook: Runbook, walk: Walk, finding: Finding, recorded: RecordedWalk | None, doubts: Doubts
+) -> None:
     level = {"yes": "warn", "error": "bad", "needs_answer": "unknown", "inconclusive": "unknown"}.get(
         finding.finding, "ok"
     )
@@ -165,8 +179,8 @@ def _detail(here: View, runbook: Runbook, walk: Walk, finding: Finding, recorded
         )
     )  # fmt: skip
     if finding.numbers:
-        st.html(numbers_html(finding.numbers))
-    _evidence(here, finding)
+        st.html(numbers_html(finding.numbers, doubts))
+    _evidence(here, finding, doubts)
     for line in finding.instructions:
         if line.startswith("$ "):
             st.code(line[2:], language=None, wrap_lines=True)
@@ -175,7 +189,7 @@ def _detail(here: View, runbook: Runbook, walk: Walk, finding: Finding, recorded
     _answer(here, runbook, walk, finding, recorded)
 
 
-def _evidence(here: View, finding: Finding) -> None:
+def _evidence(here: View, finding: Finding, doubts: Doubts) -> None:
     scene = scene_of(here)
     if scene is None:
         return
@@ -183,14 +197,15 @@ def _evidence(here: View, finding: Finding) -> None:
     for which, group in enumerate(evidence_groups(finding)):
         title = group[0].label.capitalize() if len(group) == 1 else "Evidence"
         with states.section(title):
-            panels = []
+            panels, dim = [], False
             for number in group:
                 seen = data.drawn(here, number.promql, number.unit)
                 if seen.value is None:
                     raise seen.error or SourceError("no answer")
                 panels.append(seen.value)
-            chart = evidence_chart(title, group, panels, scene.slots, scene.axis, (), here.at_ms)
-            drawn.append(charts.live_chart(charts.pack(chart, group="walk"), key=f"evidence_{which}"))
+                dim = dim or seen.error is not None
+            chart = evidence_chart(title, group, panels, scene.slots, scene.axis, (), here.at_ms, doubts)
+            drawn.append(charts.live_chart(charts.pack(chart, group="walk", dim=dim), key=f"evidence_{which}"))
     gestures(here, drawn)
 
 

@@ -10,7 +10,9 @@ import numpy as np
 from collectors.figures import Panel
 from pages.ui.charts import Line, Mark, Tone
 from pages.ui.charts import Panel as Chart
+from pages.ui.doubts import Doubts, of_query
 from pages.ui.markup import Markup, icon, tag
+from pages.ui.states import mistrust
 from pages.ui.words import cause_text
 from runbooks.findings import Finding, Leaf, Number, Walk
 from runbooks.runbook import Runbook
@@ -46,8 +48,8 @@ def opened_step(walk: Walk, wanted: str) -> Finding:
     return decided or waiting or (walk.path[-1] if walk.path else walk.findings[0])
 
 
-def numbers_html(numbers: Sequence[Number]) -> Markup:
-    """The figures of a step: value, label, kind of evidence, and why there is none."""
+def numbers_html(numbers: Sequence[Number], doubts: Doubts | None = None) -> Markup:
+    """The figures of a step: value, label, kind of evidence, why there is none, and why one is not trusted."""
     return tag(
         "div",
         *(
@@ -59,6 +61,7 @@ def numbers_html(numbers: Sequence[Number]) -> Markup:
                     "small",
                     number.kind + (f": {number.note}" if number.note and number.words != "not configured" else ""),
                 ),
+                *mistrust(of_query(doubts or {}, number.promql)),
                 class_="pw-number",
             )
             for number in numbers
@@ -77,7 +80,7 @@ def evidence_groups(finding: Finding) -> list[list[Number]]:
 
 
 def evidence_chart(
-    title: str, numbers: Sequence[Number], drawn: Sequence[Panel], slots: Mapping[str, int | None], axis: tuple[int, int], marks: tuple[Mark, ...], at_ms: int,
+    title: str, numbers: Sequence[Number], drawn: Sequence[Panel], slots: Mapping[str, int | None], axis: tuple[int, int], marks: tuple[Mark, ...], at_ms: int, doubts: Doubts | None = None,
 ) -> Chart:  # fmt: skip
     """One chart of the queries behind some numbers; a line per series, named after its number where there is one."""
     lines: list[Line] = []
@@ -102,7 +105,10 @@ def evidence_chart(
         unit_label=unit if unit not in ("ratio", "seconds") else "", marks=(*marks, Mark("this walk", at_ms, tone="text", line=True)),
         y_max=None, height=150, promql=tuple(dict.fromkeys(number.promql for number in numbers)),
         notice="" if there else "No data in this range", aside=f"{more} more not drawn" if more else "",
-        taints=tuple(dict.fromkeys(reason for panel in drawn for reason in panel.tainted)),
+        taints=tuple(dict.fromkeys([
+            *(reason for panel in drawn for reason in panel.tainted),
+            *(reason for number in numbers for reason in of_query(doubts or {}, number.promql)),
+        ])),
     )  # fmt: skip
 
 
@@ -148,8 +154,8 @@ def outcome_html(walk: Walk) -> Markup:
     )  # fmt: skip
 
 
-def conclusion_html(walk: Walk) -> Markup:
-    """The outcome in one line, before the steps: what a reader in a hurry came for."""
+def conclusion_html(walk: Walk, reasons: Sequence[str] = ()) -> Markup:
+    """The outcome in one line, before the steps: what a reader in a hurry came for; `reasons` put numbers of its place in doubt."""
     leaf = walk.outcome
     level = "ok" if leaf.cause == "healthy" else "unknown" if leaf.cause is None else "warn"
     if leaf.cause == "healthy":
@@ -160,6 +166,7 @@ def conclusion_html(walk: Walk) -> Markup:
     return tag(
         "div",
         tag("strong", icon(level), said),
+        *mistrust(reasons),
         tag("span", f"{runner_up} {leaf.change}".strip(), class_="pw-sub"),
         class_="pw-card",
         data_tone="warn" if level == "warn" else "ok" if level == "ok" else None,
