@@ -15,6 +15,8 @@ from collectors.store.packing import NO_SAMPLE, NO_SAMPLE_BITS, Columns, PackedC
 
 Mask = npt.NDArray[np.bool_]
 
+FEW_ROWS = 8
+"""Up to this part of a chunk is a few rows."""
 _serials = itertools.count()
 
 
@@ -43,15 +45,16 @@ class Chunk:
         out[known] = self.place[columns[known]]
         return out
 
-    def decode(self, columns: Columns) -> Floats:
-        """A (len(columns), rows) matrix with NO_SAMPLE where a column is absent."""
+    def decode(self, columns: Columns, start: int = 0, stop: int | None = None) -> Floats:
+        """A (len(columns), rows) matrix with NO_SAMPLE where a column is absent; of the rows start <= row < stop (at least one)."""
+        stop = self.packed.rows if stop is None else stop
         place = self.places(columns)
         if (place >= 0).all():
-            return self.packed.decode(place.astype(np.intp))
-        out = np.full((len(columns), self.packed.rows), NO_SAMPLE)
+            return self.packed.decode(place.astype(np.intp), start, stop)
+        out = np.full((len(columns), stop - start), NO_SAMPLE)
         here = place >= 0
         if here.any():
-            out[here] = self.packed.decode(place[here].astype(np.intp))
+            out[here] = self.packed.decode(place[here].astype(np.intp), start, stop)
         return out
 
     def clean(self, columns: Columns) -> npt.NDArray[np.bool_]:
@@ -84,14 +87,23 @@ class DecodedCache:
     def nbytes(self) -> int:
         return self._bytes
 
-    def decode(self, chunk: Chunk, columns: Columns) -> tuple[Floats, Mask]:
-        """Columns of a chunk, read-only, and which of them have gaps or markers."""
+    def decode(self, chunk: Chunk, columns: Columns, start: int, stop: int) -> tuple[Floats, Mask]:
+        """Rows start <= row < stop of columns of a chunk, read-only, and which columns have gaps or markers anywhere in it.
+
+        A few rows are decoded alone and not kept: keeping whole chunks for them would drive out what is read again.
+        """
         key = (chunk.serial, columns.tobytes())
         with self._lock:
             held = self._held.get(key)
             if held is not None:
                 self._held.move_to_end(key)
-                return held
+        if held is None:
+            if (stop - start) * FEW_ROWS <= len(chunk.times_ms):
+                return chunk.decode(columns, start, stop), ~chunk.clean(columns)
+            held = self._decoded(key, chunk, columns)
+        return (held[0][:, start:stop], held[1]) if stop - start < len(chunk.times_ms) else held
+
+    def _decoded(self, key: tuple[int, bytes], chunk: Chunk, columns: Columns) -> tuple[Floats, Mask]:
         values = chunk.decode(columns)
         values.setflags(write=False)  # what is handed out is shared
         decoded = values, ~chunk.clean(columns)

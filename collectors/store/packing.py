@@ -20,6 +20,9 @@ EXACT_WHOLE = float(2**53)
 SCALES = (1.0, 1e1, 1e2, 1e3, 1e6)
 RUN_BYTES = 10  # a value and the row where it begins
 
+MARK_ROWS = 128
+"""Counted columns know their value at every so many rows, so that a few rows in the middle are not summed up from the first."""
+
 RUNS, DELTA8, DELTA16, DELTA32, RAW = range(5)
 _DELTAS: tuple[tuple[int, npt.DTypeLike, int], ...] = (
     (DELTA8, np.int8, 1),
@@ -40,6 +43,35 @@ class _Deltas:
     first: npt.NDArray[np.int64]
     scale: Floats
     steps: npt.NDArray[np.signedinteger]  # (columns, rows - 1)
+    marks: npt.NDArray[np.int64]  # (columns, whole number of MARK_ROWS in the rows): growth from the first row on
+
+    @classmethod
+    def of(cls, whole: npt.NDArray[np.int64], scale: Floats, dtype: npt.DTypeLike) -> _Deltas:
+        first = whole[:, 0].copy()
+        return cls(first, scale, np.diff(whole, axis=1).astype(dtype), whole[:, ::MARK_ROWS] - first[:, None])
+
+    @property
+    def nbytes(self) -> int:
+        return self.first.nbytes + self.scale.nbytes + self.steps.nbytes + self.marks.nbytes
+
+    def decode(self, slots: npt.NDArray[np.int32], start: int, stop: int) -> Floats:
+        """Rows start <= row < stop."""
+        out = np.empty((len(slots), stop - start))
+        mark = start // MARK_ROWS
+        at = mark * MARK_ROWS
+        begin = self.marks[slots, mark]
+        if at < start:
+            begin += self.steps[slots, at:start].sum(axis=1, dtype=np.int64)
+        out[:, 0] = begin
+        # whole numbers below 2^53 all along, so the order of the sum does not show
+        np.cumsum(self.steps[slots, start : stop - 1], axis=1, dtype=np.float64, out=out[:, 1:])
+        if mark or at < start:
+            out[:, 1:] += begin[:, None]
+        out += self.first[slots, None]
+        scale = self.scale[slots]
+        if (scale != 1.0).any():
+            out /= scale[:, None]
+        return out
 
 
 @dataclass(frozen=True)
@@ -61,55 +93,43 @@ class PackedColumns:
         """Bytes held, without the few of this object itself."""
         fixed = self.kind.nbytes + self.slot.nbytes + self.clean.nbytes
         runs = self.run_from.nbytes + self.run_rows.nbytes + self.run_values.nbytes
-        return (
-            fixed
-            + runs
-            + self.raw.nbytes
-            + sum(d.first.nbytes + d.scale.nbytes + d.steps.nbytes for d in self.deltas.values())
-        )
+        return fixed + runs + self.raw.nbytes + sum(deltas.nbytes for deltas in self.deltas.values())
 
-    def decode(self, columns: Columns) -> Floats:
-        """The given columns as a fresh (len(columns), rows) matrix."""
+    def decode(self, columns: Columns, start: int = 0, stop: int | None = None) -> Floats:
+        """The given columns as a fresh matrix (len(columns), rows), or their rows start <= row < stop (at least one)."""
+        stop = self.rows if stop is None else stop
         kinds = self.kind[columns]
         present = set(kinds.tolist())
         if len(present) == 1:
-            return self._decode_kind(present.pop(), self.slot[columns])
-        out = np.empty((len(columns), self.rows))
+            return self._decode_kind(present.pop(), self.slot[columns], start, stop)
+        out = np.empty((len(columns), stop - start))
         for kind in present:
             here = kinds == kind
-            out[here] = self._decode_kind(kind, self.slot[columns[here]])
+            out[here] = self._decode_kind(kind, self.slot[columns[here]], start, stop)
         return out
 
-    def _decode_kind(self, kind: int, slots: npt.NDArray[np.int32]) -> Floats:
+    def _decode_kind(self, kind: int, slots: npt.NDArray[np.int32], start: int, stop: int) -> Floats:
         if kind == RAW:
-            return self.raw[slots]
+            return self.raw[slots, start:stop]
         if kind == RUNS:
-            return self._decode_runs(slots)
-        deltas = self.deltas[kind]
-        out = np.empty((len(slots), self.rows))
-        out[:, 0] = 0.0
-        np.cumsum(deltas.steps[slots], axis=1, dtype=np.float64, out=out[:, 1:])
-        out += deltas.first[slots, None]
-        scale = deltas.scale[slots]
-        if (scale != 1.0).any():
-            out /= scale[:, None]
-        return out
+            return self._decode_runs(slots, start, stop)
+        return self.deltas[kind].decode(slots, start, stop)
 
-    def _decode_runs(self, slots: npt.NDArray[np.int32]) -> Floats:
+    def _decode_runs(self, slots: npt.NDArray[np.int32], start: int, stop: int) -> Floats:
         begin, end = self.run_from[slots], self.run_from[slots + 1]
         counts = end - begin
+        rows = stop - start
         if (counts == 1).all():
-            return np.repeat(self.run_values[begin], self.rows).reshape(len(slots), self.rows)
+            return np.repeat(self.run_values[begin], rows).reshape(len(slots), rows)
         # positions of all runs of the chosen columns, in order
         offsets = np.repeat(begin - np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
         where = np.arange(int(counts.sum())) + offsets
-        starts = self.run_rows[where].astype(np.int64)
-        column = np.repeat(np.arange(len(slots)), counts)
-        flat = starts + column * self.rows
+        starts = np.clip(self.run_rows[where].astype(np.int64) - start, 0, rows)
+        flat = starts + np.repeat(np.arange(len(slots)) * rows, counts)
         lengths = np.empty(len(flat), dtype=np.int64)
-        lengths[-1] = len(slots) * self.rows - flat[-1]
+        lengths[-1] = len(slots) * rows - flat[-1]
         np.subtract(flat[1:], flat[:-1], out=lengths[:-1])
-        return np.repeat(self.run_values[where], lengths).reshape(len(slots), self.rows)
+        return np.repeat(self.run_values[where], lengths).reshape(len(slots), rows)
 
 
 def pack(values: Floats) -> PackedColumns:
@@ -137,7 +157,7 @@ def pack(values: Floats) -> PackedColumns:
     at = np.flatnonzero(kind == RUNS)
     starts = np.concatenate((np.ones((len(at), 1), dtype=bool), changed[at]), axis=1)
     deltas = {
-        code: _Deltas(whole[here, 0].copy(), scale[here].copy(), np.diff(whole[here], axis=1).astype(dtype))
+        code: _Deltas.of(whole[here], scale[here], dtype)
         for code, dtype, _ in _DELTAS
         if len(here := np.flatnonzero(kind == code))
     }

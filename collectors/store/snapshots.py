@@ -96,7 +96,7 @@ class Snapshot:
                 continue
             found[there] |= chunk.clean(columns[there])
             unsure = np.flatnonzero(there & ~found)
-            found[unsure] |= _any_sample(chunk.decode(columns[unsure])[:, a:b])
+            found[unsure] |= _any_sample(chunk.decode(columns[unsure], a, b))
         a, b = _span(self.head.times_ms[: self.rows], start_ms, end_ms)
         if a < b:
             unsure = np.flatnonzero(~found)
@@ -111,20 +111,17 @@ class Snapshot:
         for chunk in self.chunks:
             if chunk.end_ms < start_ms or chunk.start_ms > end_ms:
                 continue
-            values, gaps = cache.decode(chunk, columns)
-            dirty = dirty | gaps
-            if start_ms <= chunk.start_ms and chunk.end_ms <= end_ms:
-                parts.append((chunk.times_ms, values))
-                continue
             a, b = _span(chunk.times_ms, start_ms, end_ms)
-            parts.append((chunk.times_ms[a:b], values[:, a:b]))
+            if a < b:
+                values, gaps = cache.decode(chunk, columns, a, b)
+                dirty = dirty | gaps
+                parts.append((chunk.times_ms[a:b], values))
         if rows and head.times_ms[0] <= end_ms and head.times_ms[rows - 1] >= start_ms:
             a, b = _span(head.times_ms[:rows], start_ms, end_ms)
             if a < b:
                 values, gaps = _open_columns(head, columns, a, b)
                 parts.append((head.times_ms[a:b], values))
                 dirty = dirty | gaps
-        parts = [part for part in parts if len(part[0])]
         if not parts:
             return None
         if len(parts) == 1:

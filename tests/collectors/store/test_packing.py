@@ -47,6 +47,17 @@ def test_decoding_gives_the_same_bits(values: np.ndarray) -> None:
     assert (bits_of(packed.decode(backwards)) == bits_of(values[::-1])).all()
 
 
+@settings(deadline=None, max_examples=100)
+@given(matrices(), st.integers(1, 12), st.data())
+def test_a_few_rows_are_those_of_the_whole(values: np.ndarray, repeated: int, data: st.DataObject) -> None:
+    """Whatever was before them, and wherever the marks in counted columns lie."""
+    longer = np.tile(values, (1, repeated))
+    start = data.draw(st.integers(0, longer.shape[1] - 1))
+    stop = data.draw(st.integers(start + 1, longer.shape[1]))
+    found = pack(longer).decode(np.arange(len(longer)), start, stop)
+    assert (bits_of(found) == bits_of(longer[:, start:stop])).all()
+
+
 @settings(deadline=None, max_examples=50)
 @given(matrices())
 def test_clean_means_an_ordinary_sample_in_every_row(values: np.ndarray) -> None:
