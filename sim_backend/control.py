@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from sim_backend.faults import CAUSE_OF, SAYS, SERVING
+from sim_backend.kv.paged import fork_facts
 from sim_backend.kv.paging import paged, paging_facts, reserved
 from sim_backend.live import LiveFleet
 from sim_backend.scenario import Fault, FaultKind, Truth
@@ -174,10 +175,11 @@ class Control:
 
 def learn(tokens: int, block_size: int, low: int, high: int, reservation: int) -> dict[str, Any]:
     """The paging arithmetic for the Learn section: one request, and a population of lengths uniform on low..high. Raises ValueError."""
-    if high > 1_000_000 or block_size > 4096:
+    if max(tokens, high) > 1_000_000 or block_size > 4096:
         raise ValueError("lengths up to 1,000,000 and blocks up to 4,096 slots can be shown")
     return {
         "request": paging_facts(tokens, block_size),
+        "fork": fork_facts(tokens, block_size),
         "paged": asdict(paged(low, high, block_size)),
         "reserved": asdict(reserved(low, high, reservation)),
         "ratios": {

@@ -62,3 +62,10 @@ def blocks(replica: int, request: str = "") -> dict[str, Any]:
     query = f"/blocks?replica={replica}" + (f"&request={request}" if request else "")
     told: dict[str, Any] = _ask("GET", query)
     return told
+
+
+def paging(tokens: int, block_size: int, low: int, high: int, reservation: int) -> dict[str, Any]:
+    """The arithmetic of paged memory for one request and for lengths uniform on low..high. Raises SourceError for figures that make no sense."""
+    figures = {"tokens": tokens, "block_size": block_size, "low": low, "high": high, "reservation": reservation}
+    told: dict[str, Any] = _ask("GET", "/paging?" + "&".join(f"{name}={value}" for name, value in figures.items()))
+    return told

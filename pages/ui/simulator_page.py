@@ -18,6 +18,7 @@ from pages.ui.words import cause_text, clock, duration, name_text, opening, perc
 
 REPLICA_COLUMNS = (Column("replica"), Column("process"), Column("in flight", "right"), Column("running", "right"), Column("waiting", "right"), Column("KV", "right"), Column("step time"))  # fmt: skip
 MOST_BLOCKS = 256
+MOST_OVER = 4
 
 
 def draw(here: View) -> None:
@@ -38,17 +39,18 @@ def draw(here: View) -> None:
         _fleet(told)
     left, right = st.columns(2, gap="small")
     with left, states.section("The truth"):
-        _truth(told)
+        _truth(told, here.at_ms)
     with right, states.section("The conclusion"):
         _conclusion(here)
     with states.section("The faults"):
         _faults(told)
     with (
         states.section("The blocks"),
-        st.expander("Learn: the block table of a live request", key="learn", on_change="rerun") as learn,
-    ):
+        st.expander("Learn: the block table of a live request, and the arithmetic of paging", key="learn", on_change="rerun") as learn,
+    ):  # fmt: skip
         if learn.open:
             _blocks(told)
+            _arithmetic()
 
 
 def _fleet(told: dict[str, Any]) -> None:
@@ -84,11 +86,15 @@ def _fleet(told: dict[str, Any]) -> None:
         simulator_client.set_dial(dial)
 
 
-def _truth(told: dict[str, Any]) -> None:
+def standing(incidents: list[dict[str, Any]], at_ms: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(incidents of the ground truth that hold at `at_ms`, those that were over by then, the last one first)."""
+    over = [incident for incident in incidents if incident["to_ms"] is not None and incident["to_ms"] <= at_ms]
+    return [incident for incident in incidents if incident not in over], over[::-1]
+
+
+def _truth(told: dict[str, Any], at_ms: int) -> None:
     active = [*told.get("faults", ()), *told.get("scenario_faults", ())]
-    incidents = [i for i in told.get("ground_truth", ()) if i.get("end") is None] or list(told.get("ground_truth", ()))[
-        -3:
-    ]
+    now, over = standing(list(told.get("ground_truth", ())), at_ms)
     st.html(
         tag(
             "div",
@@ -97,7 +103,8 @@ def _truth(told: dict[str, Any]) -> None:
             facts_html(
                 [
                     ("Faults now", [_fault_text(fault, told) for fault in active] or "none"),
-                    ("Truth", [_incident_text(incident) for incident in incidents]),
+                    ("Truth now", [_incident_text(incident) for incident in now] or "nothing is wrong"),
+                    ("Over", [_incident_text(incident) for incident in over[:MOST_OVER]]),
                 ]
             ),
             class_="pw-card",
@@ -195,9 +202,44 @@ def _blocks(told: dict[str, Any]) -> None:
                 [
                     ("Blocks", f"{len(seen['blocks'])} of {size} slots each"),
                     ("Tokens", f"{seen['computed_tokens']} computed, of them {seen['cached_tokens_at_admission']} found in the prefix cache; prompt {seen['prompt_tokens']}"),
+                    ("Shared", f"{sum(bool(block['shared']) for block in seen['blocks'])} blocks have another owner too, by the prefix cache; {sum(bool(block['cached']) for block in seen['blocks'])} could be hit by the next request"),
+                    ("Copied", "none: only full blocks are shared here, and a full block is never written again"),
                     ("Wasted slots", f"{seen['wasted_slots']}: only the last block can be part empty"),
                     ("Pool", f"{pool['free_blocks']} of {pool['usable_blocks']} blocks free, {pool['evictable_cached_blocks']} of them still hold cached prefixes"),
                     ("Arithmetic", [f"{name.replace('_', ' ')}: {_plain(value)}" for name, value in dict(seen.get("paging") or {}).items()]),
+                ]
+            ),
+            class_="pw-card",
+        )
+    )  # fmt: skip
+
+
+def _arithmetic() -> None:
+    """The figures of paging for a request and for a population, to play with."""
+    states.heading("The arithmetic of paging")
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        tokens = st.number_input("Tokens of one request", 0, 1_000_000, 50, key="paging_tokens", width=170)
+        block_size = st.number_input("Slots of a block", 1, 4096, 16, key="paging_block", width=150)
+        low = st.number_input("Lengths from", 1, 1_000_000, 200, key="paging_low", width=150)
+        high = st.number_input("to", 1, 1_000_000, 2000, key="paging_high", width=150)
+        reservation = st.number_input("Reserved slots", 1, 1_000_000, 4096, key="paging_reserved", width=150)
+    try:
+        told = simulator_client.paging(tokens, block_size, low, high, reservation)
+    except SourceError as error:
+        states.line("unknown", "These figures do not go together.", error.cause)
+        return
+    one, fork, paged, reserved = told["request"], told["fork"], told["paged"], told["reserved"]
+    st.html(
+        tag(
+            "div",
+            facts_html(
+                [
+                    ("One request", f"{one['tokens']} tokens take {one['blocks']} blocks, {one['slots']} slots, {one['free_slots']} of them free; the next token goes to offset {one['next_token_offset']} of block {one['next_token_block'] + 1}"),
+                    ("A fork", f"shares {fork['shared_by_the_fork']} blocks and takes none; the first token that one branch adds copies {fork['copied_by_the_write']} and takes {fork['taken_by_the_write']}, {fork['shared_after_the_write']} stay shared"),
+                    ("All lengths alike", f"{low} to {high} tokens, mean {_plain(paged['mean_tokens'])}"),
+                    ("Paged", f"{percent(paged['aggregate'])} of the slots hold tokens, {_plain(paged['mean_waste_slots'])} slots are wasted per request"),
+                    ("Reserved", f"{percent(reserved['aggregate'])} of {reservation} slots each hold tokens, {_plain(reserved['mean_waste_slots'])} slots are wasted per request"),
+                    ("Which ratio", f"{told['ratios']['aggregate']}. The mean of each request's own ratio is {percent(paged['mean_of_ratios'])} paged"),
                 ]
             ),
             class_="pw-card",

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from sim_backend.kv.lease import Dispatch, Leases, NotDispatchable, Refusal
-from sim_backend.kv.paged import OutOfBlocks, PagedCache, UnknownSequence
+from sim_backend.kv.paged import OutOfBlocks, PagedCache, UnknownSequence, fork_facts
 from sim_backend.kv.table import BadBlockTable, TableClaim, validate_table
 
 
@@ -196,3 +196,13 @@ def test_a_shared_block_is_not_written() -> None:
     claim = TableClaim("a", cache.table("a"), 5, "auto")
     with pytest.raises(BadBlockTable, match="shared by 2"):
         validate_table(claim, cache.pool, cache.table("a"), block_size=4, cache_dtype="auto", writes_from=5)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "facts"),
+    [(50, (4, 0, 1, 1, 3)), (64, (4, 0, 0, 1, 4)), (1, (1, 0, 1, 1, 0)), (0, (0, 0, 0, 1, 0))],
+)
+def test_a_fork_takes_nothing_and_its_first_write_copies_the_shared_partial_tail_only(
+    tokens: int, facts: tuple[int, ...]
+) -> None:
+    assert tuple(fork_facts(tokens, 16).values()) == facts
