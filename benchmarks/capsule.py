@@ -1,15 +1,17 @@
 """Opening an incident file until the first page answer, against promtool's backfill, a Prometheus started on it and the same answer.
 
-    python benchmarks/capsule.py [--replicas 4] [--minutes 30] [--passes 5]
+    python benchmarks/capsule.py [--replicas 4] [--minutes 30] [--passes 5] [--day]
 
-Prints one JSON line; medians of interleaved passes, wall clock:
-  open_seconds       an open program: read the file, check its hash, answer the page's queries (a fresh reader each pass)
-  process_seconds    the same from nothing: a new Python, its imports, then as above
+Two sets of samples of the same shape, each with one object of figures: `generated` by the shared fleet generator (random counts for every family, restarts, nothing that a
+scheduler would tie together) and `simulated` by the simulated fleet's demo scenario. Prints one JSON line; medians of interleaved passes, wall clock:
+  open_seconds       a running program (a console) opens the file: checks its hash, answers the page's queries (a fresh reader each pass)
+  process_seconds    the same from nothing: a new Python that has its bytecode, its imports, then as above
   prometheus_seconds promtool's backfill of the same samples (OpenMetrics made beforehand), Prometheus started on the blocks, the same queries
   open_ratio, process_ratio     against prometheus_seconds; target: open_ratio at most 0.1
   size_ratio         bytes of the incident file / bytes of the TSDB blocks; target: at most 0.6
   answers_equal      both gave the same numbers to 1e-9
-  day                (--day) a file of 64 replicas x 24 h at 15 s: its size, seconds and peak memory until a fleet quantile stands
+  day                (--day) a file of 64 replicas x 24 h at 5 s (--day-interval): its size; seconds and peak memory until a fleet quantile stands,
+                     and until the fleet picture of the first screen at a cursor does; how often progress was told. Target: below 2048 MiB
 """
 
 from __future__ import annotations
@@ -66,13 +68,27 @@ for query in sys.argv[3:]:
     source.instant(query, int(sys.argv[2]))
 """
 DAY_CHILD = """
-import resource, sys, time
+import json, resource, sys, time
 from collectors.capsule import CapsuleSource, read_capsule
+from collectors.fleet import fleet_picture
+from collectors.model import Window
+from collectors.settings import Settings
+told = []
 began = time.perf_counter()
-source = CapsuleSource(read_capsule(sys.argv[1], progress=lambda done, note: None))
-opened = time.perf_counter() - began
-vector = source.instant(sys.argv[2], source.now_ms())
-print(len(vector), opened, time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+capsule = read_capsule(sys.argv[1], progress=lambda done, note: told.append((done, note)))
+found = {"open_seconds": round(time.perf_counter() - began, 2), "open_progress": len(told)}
+def reached(name):
+    found[name + "_seconds"] = round(time.perf_counter() - began, 2)
+    found[name + "_peak_mib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+reached("opened")
+source = CapsuleSource(capsule)
+assert len(source.instant(sys.argv[2], source.now_ms())) == 1
+reached("quantile")
+cursor_ms = source.now_ms() - 6 * 3_600_000
+picture = fleet_picture(CapsuleSource(capsule, cursor_ms), Window(cursor_ms - 3_600_000, cursor_ms, 15_000), Settings())
+assert len(picture.replicas) == 64, len(picture.replicas)
+reached("picture")
+print(json.dumps(found))
 """
 
 
@@ -92,21 +108,29 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def fleet_capsule(folder: Path, replicas: int, hours: float, interval: int) -> Path:
-    """An incident file of the shared fleet generator's samples."""
-    lines = folder / "fleet.jsonl"
+def generated(folder: Path, replicas: int, minutes: float) -> Path:
+    """An incident file of the shared fleet generator's samples, 5 s apart."""
+    lines = folder / "generated.jsonl"
     generator = SHARED / "bench" / "make_fleet_data.py"
     facts = SHARED / "facts" / "vllm-0.11.0-metrics.csv"
-    wanted = ["--replicas", str(replicas), "--hours", str(hours), "--interval", str(interval), "--format", "vmjson"]
+    wanted = ["--replicas", str(replicas), "--hours", str(minutes / 60), "--interval", "5", "--format", "vmjson"]
     wanted += ["--facts", str(facts)]
     subprocess.run([sys.executable, generator, *wanted, "-o", lines], check=True, capture_output=True)
-    import_file(lines, folder / "fleet.capsule")
+    import_file(lines, folder / "generated.capsule")
     lines.unlink()
-    return folder / "fleet.capsule"
+    return folder / "generated.capsule"
 
 
-def measure(folder: Path, replicas: int, minutes: float, passes: int) -> dict[str, Any]:
-    capsule = fleet_capsule(folder, replicas, minutes / 60, 5)
+def simulated(folder: Path, replicas: int, minutes: float) -> Path:
+    """An incident file that `pagewatch sim run` writes, 5 s apart."""
+    out = folder / "simulated.capsule"
+    command = [sys.executable, "cli.py", "sim", "run", "--scenario", "demo", "--replicas", str(replicas)]
+    command += ["--duration", f"{round(minutes * 60)}s", "--scrape-interval", "5", "--out", str(out)]
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+    return out
+
+
+def measure(folder: Path, capsule: Path, passes: int) -> dict[str, Any]:
     manifest = read_capsule(capsule).manifest
     at_ms = manifest.window.end_ms
     export_capsule(capsule, "openmetrics", folder / "fleet.om")
@@ -117,9 +141,12 @@ def measure(folder: Path, replicas: int, minutes: float, passes: int) -> dict[st
     def opened() -> None:
         ours.update(answers(CapsuleSource(read_capsule(capsule), semantics="2.x"), at_ms))
 
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    kept["PYTHONPYCACHEPREFIX"] = str(folder.parent / "bytecode")
+
     def in_a_process() -> None:
         command = [sys.executable, "-c", CHILD, str(capsule), str(at_ms), *PAGE]
-        subprocess.run(command, check=True, cwd=ROOT)
+        subprocess.run(command, check=True, cwd=ROOT, env=kept)
 
     data = folder / "data"
 
@@ -129,6 +156,7 @@ def measure(folder: Path, replicas: int, minutes: float, passes: int) -> dict[st
             theirs.update(answers(RemoteSource.from_settings(SourceSettings.for_address(url)), at_ms))
             figures["prometheus"].append(time.perf_counter() - began)
 
+    in_a_process()
     for _ in range(passes):
         shutil.rmtree(data, ignore_errors=True)
         figures["open"].append(seconds(opened))
@@ -138,7 +166,6 @@ def measure(folder: Path, replicas: int, minutes: float, passes: int) -> dict[st
     blocks = sum(file.stat().st_size for block in data.glob("0*") for file in block.rglob("*") if file.is_file())
     middle = {name: statistics.median(times) for name, times in figures.items()}
     return {
-        "replicas": replicas,
         "series": manifest.body.series,
         "samples": manifest.body.samples,
         "open_seconds": round(middle["open"], 4),
@@ -177,21 +204,22 @@ def whole_day(template: Path, replicas: int, interval_ms: int) -> Iterator[Sampl
             yield Samples(labels, START_MS + 37 * number + interval_ms * np.arange(scrapes, dtype=np.int64), day)
 
 
-def measure_day(folder: Path, template: Path) -> dict[str, Any]:
-    """64 replicas x 24 h at 15 s, as a day-long recording would hold it."""
+def measure_day(folder: Path, template: Path, interval_seconds: int) -> dict[str, Any]:
+    """64 replicas x 24 h, as a day-long recording would hold it."""
     capsule = folder / "day.capsule"
-    manifest = write_capsule(capsule, Manifest(title="a day"), whole_day(template, 64, 15_000), presorted=True)
+    began = time.perf_counter()
+    stretched = whole_day(template, 64, interval_seconds * 1000)
+    manifest = write_capsule(capsule, Manifest(title="a day"), stretched, presorted=True)
+    wrote = time.perf_counter() - began
     done = subprocess.run(
         [sys.executable, "-c", DAY_CHILD, str(capsule), PAGE[4]], check=True, cwd=ROOT, capture_output=True, text=True
     )
-    _, opened, answered, peak_mib = done.stdout.split()
     return {
         "series": manifest.body.series,
         "samples": manifest.body.samples,
         "capsule_bytes": capsule.stat().st_size,
-        "open_seconds": round(float(opened), 2),
-        "answer_seconds": round(float(answered), 2),
-        "peak_mib": round(float(peak_mib)),
+        "write_seconds": round(wrote, 1),
+        **json.loads(done.stdout),
     }
 
 
@@ -203,12 +231,18 @@ def main() -> None:
     parser.add_argument(
         "--day", action="store_true", help="also open a file of 64 replicas x 24 h (takes minutes to make)"
     )
+    parser.add_argument("--day-interval", type=int, default=5, help="seconds between its scrapes")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="pagewatch-bench-") as folder:
-        figures = measure(Path(folder), asked.replicas, asked.minutes, asked.passes)
+    figures: dict[str, Any] = {"benchmark": "capsule", "replicas": asked.replicas, "minutes": asked.minutes}
+    with tempfile.TemporaryDirectory(prefix="pagewatch-bench-") as name:
+        for kind, made in (("generated", generated), ("simulated", simulated)):
+            folder = Path(name) / kind
+            folder.mkdir()
+            figures[kind] = measure(folder, made(folder, asked.replicas, asked.minutes), asked.passes)
         if asked.day:
-            figures["day"] = measure_day(Path(folder), Path(folder) / "fleet.capsule")
-    print(json.dumps({"benchmark": "capsule", **figures}))
+            template = Path(name) / "generated" / "generated.capsule"
+            figures["day"] = measure_day(Path(name), template, asked.day_interval)
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

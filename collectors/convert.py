@@ -29,6 +29,12 @@ from collectors.staleness import has_markers, with_markers
 MAX_INPUT_BYTES = 8 * 1024**3
 MAX_INPUT_RATIO = 400
 FORMATS = ("openmetrics", "parquet", "prometheus-json", "victoria-metrics")
+NOT_CARRIED = {
+    "openmetrics": "window, marks, diagnosis and ground truth",
+    "prometheus-json": "types, help, marks, diagnosis and ground truth",
+    "victoria-metrics": "window, types, help, marks, diagnosis and ground truth",
+}
+"""What is lost beside samples; Parquet loses nothing."""
 WRITER = "pagewatch 0.1"
 
 
@@ -91,10 +97,14 @@ def write_contents(contents: Contents, out: Path, title: str) -> Summary:
         return _summary(out, written, notes)
     wrapper = contents.wrapper
     facts = facts_of(series, contents.types)
-    facts["window"] = _wrapper_window(wrapper, facts["window"])
+    told = _told_window(wrapper, facts["window"])
+    if told is None:
+        notes.append("the file tells no window, so it reaches from the first sample to the last")
+    else:
+        facts["window"] = told
     names = frozenset(each.labels.get("__name__", "") for each in series)
     manifest = Manifest(
-        title=str(wrapper.get("scenario") or title),
+        title=str(wrapper.get("scenario") or wrapper.get("title") or title),
         written_by=WRITER,
         source=contents.origin,
         engine=engine_facts(str(wrapper.get("engine") or ""), names),
@@ -120,15 +130,15 @@ def _summary(out: Path, written: Manifest, notes: Iterable[str]) -> Summary:
     )
 
 
-def _wrapper_window(wrapper: dict[str, Any], seen: Extent) -> Extent:
-    """From the recording's own start to its own end, widened to the samples; the samples' extent where it tells none that fits them."""
+def _told_window(wrapper: dict[str, Any], seen: Extent) -> Extent | None:
+    """From the recording's own start to its own end, widened to the samples; None where it tells none that fits them."""
     try:
         start_ms, end_ms = round(float(wrapper["start"]) * 1000), round(float(wrapper["end"]) * 1000)
     except (KeyError, TypeError, ValueError, OverflowError):
-        return seen
+        return None
     length_ms = seen.end_ms - seen.start_ms
     if seen.start_ms - start_ms > length_ms + 60_000 or end_ms - seen.end_ms > length_ms + 60_000 or end_ms < start_ms:
-        return seen
+        return None
     return Extent(start_ms=min(start_ms, seen.start_ms), end_ms=max(end_ms, seen.end_ms))
 
 
@@ -264,13 +274,15 @@ def export_capsule(path: Path, to: str, out: Path) -> Summary:
         with suppress(FileNotFoundError):
             partial.unlink()
     lost = manifest.body.samples - samples
-    notes = (f"{lost} staleness markers or values that {form} cannot carry were left out",) if lost else ()
-    return Summary(out, manifest.body.series, samples, notes=notes)
+    notes = [f"{lost} staleness markers or values that {form} cannot carry were left out"] if lost else []
+    if form in NOT_CARRIED:
+        notes.append(f"{form} does not carry {NOT_CARRIED[form]} of an incident file")
+    return Summary(out, manifest.body.series, samples, notes=tuple(notes))
 
 
 def _write(form: str, file: BinaryIO, manifest: Manifest, reader: BodyReader) -> int:
     if form == "prometheus-json":
-        return write_matrix(file, reader.read())
+        return write_matrix(file, reader.read(), manifest.title, manifest.window)
     if form == "victoria-metrics":
         return write_lines(file, reader.read())
     from collectors.format_openmetrics import families, write_openmetrics

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import orjson
 
+from collectors.manifest import Extent
 from collectors.model import Samples, is_stale
 from collectors.series_lines import EARLIEST_MS, SeriesLineError, check_times
 from collectors.source import SourceBroken
@@ -76,10 +77,17 @@ def _series(labels: dict[str, str], pairs: list[Any], place: str) -> Samples:
     return Samples(labels, times, values)
 
 
-def write_matrix(file: BinaryIO, series: Iterable[Samples]) -> int:
-    """The API envelope with one matrix; staleness markers cannot be said in it and are left out. Returns the sample count."""
+def write_matrix(file: BinaryIO, series: Iterable[Samples], title: str = "", window: Extent | None = None) -> int:
+    """The API envelope with one matrix; staleness markers cannot be said in it and are left out. Returns the sample count.
+
+    Title and window stand beside the data, where the recordings' wrapper has them (`start` and `end` in seconds).
+    """
     count = 0
-    file.write(b'{"status":"success","data":{"resultType":"matrix","result":[')
+    told: dict[str, Any] = {"title": title} if title else {}
+    if window is not None:
+        told |= {"start": window.start_ms / 1000, "end": window.end_ms / 1000}
+    head = orjson.dumps({"status": "success", **told})[:-1]
+    file.write(head + b',"data":{"resultType":"matrix","result":[')
     separator = b"\n"
     for each in series:
         kept = ~is_stale(each.values)

@@ -32,7 +32,7 @@ def test_the_api_alone_records_where_the_console_does(tmp_path: Path, monkeypatc
         def stop(self) -> None: ...
 
     monkeypatch.setattr("runbooks.api.AutoRecorder", Recording)
-    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: [each.close() for each in sockets])
     given = ["serve-api", "--source", "incidents/seats_full.capsule", "--config", str(tmp_path / "pagewatch.toml")]
     monkeypatch.chdir(ROOT)
     done = CliRunner().invoke(app, [*given, "--port", str(free_port())])

@@ -18,6 +18,7 @@ from collectors.capsule import CapsuleSource, read_capsule
 from collectors.capsule_file import open_parts
 from collectors.convert import FORMATS, export_capsule, import_file
 from collectors.format_openmetrics import read_openmetrics
+from collectors.manifest import Extent
 from collectors.model import STALE, MetricMeta, Samples, is_stale
 from collectors.source import SourceBroken, SourceError
 from collectors.staleness import with_markers
@@ -277,6 +278,25 @@ def test_a_dead_replica_is_gone_at_once_in_an_imported_recording(tmp_path: Path)
     alive = START_MS + 19 * STEP_MS + 200
     assert len(source.instant("vllm:num_requests_waiting", alive)) == 2
     assert len(source.instant("vllm:num_requests_waiting", alive + STEP_MS)) == 1
+
+
+@pytest.mark.parametrize(
+    ("form", "kept"),
+    [("prometheus-json", True), ("parquet", True), ("openmetrics", False), ("victoria-metrics", False)],
+)
+def test_a_window_wider_than_its_samples_is_kept_or_said_to_be_lost(form: str, kept: bool, tmp_path: Path) -> None:
+    series = fleet(1, 20)
+    seen = Extent(start_ms=int(series[0].times_ms[0]), end_ms=int(series[0].times_ms[-1]))
+    asked = Extent(start_ms=seen.start_ms - 1_501, end_ms=seen.end_ms + 499)
+    written(tmp_path / "a.capsule", series, window=asked, title="kept too")
+    summary = export_capsule(tmp_path / "a.capsule", form, tmp_path / "out")
+    assert import_file(tmp_path / "out", tmp_path / "b.capsule").series == len(series)
+    manifest, _ = open_parts(tmp_path / "b.capsule")
+    assert manifest.window == (asked if kept else seen)
+    assert any("tells no window" in note for note in manifest.notes) is not kept
+    assert any("does not carry window" in note for note in summary.notes) is not kept
+    if kept:
+        assert manifest.title == "kept too"
 
 
 def test_restarts_and_configuration_are_told_by_the_samples(tmp_path: Path) -> None:
