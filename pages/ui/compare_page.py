@@ -34,6 +34,8 @@ def draw(here: View) -> None:
     if not others:
         states.empty("Nothing to compare with", "There is no second incident file and no live source.", "Add a recording under Library.")  # fmt: skip
         return
+    if st.session_state.pop("pw_compare_anew", False):
+        st.rerun()  # all of the page: another second source may need another timer
     _settle(here, others)
     boxes = st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="compare_with")
     with boxes:
@@ -85,6 +87,7 @@ def _settle(here: View, others: dict[str, str]) -> None:
 
 def _say(name: str, key: str) -> None:
     """A box was changed: the address says so, and forgets what depended on it."""
+    st.session_state["pw_compare_anew"] = name == "with"
     _set(name, str(st.session_state.get(key) or ""))
     for other in {"with": ("zero", "zero2", "part"), "align": ("part",), "zero": ("part",), "zero2": ("part",)}[name]:
         _set(other, "")

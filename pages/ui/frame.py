@@ -11,6 +11,7 @@ from collectors.fleet_picture import FleetPicture
 from collectors.instants import format_instant
 from collectors.source import SourceError
 from pages.ui import data, nav, states, story, view
+from pages.ui.console import console
 from pages.ui.data import Seen
 from pages.ui.markup import Markup, icon, tag
 from pages.ui.source_bar import Player, Standing, TrackMark, source_bar
@@ -62,7 +63,12 @@ def _body(draw: Callable[[View], None], strip: bool, awaited: Callable[[], bool]
     if view.playing() and not here.playing:  # the end of the recording was reached
         view.stop(here)
         st.rerun()
-    seen = data.fleet(here)
+    seen: Seen[FleetPicture] | None = None
+    with states.section("The picture of the fleet"):
+        seen = data.fleet(here)
+    if seen is None:  # a mistake of ours, not the source's: the page says so and the way to other pages stays open
+        _act(source_bar(Standing("broken", cause="the picture could not be made"), list(SPANS_MS)), here)
+        return
     _act(source_bar(standing(here, seen), list(SPANS_MS)), here)
     if here.mistake:
         states.line("warn", "The address could not be read in full.", here.mistake)
@@ -77,7 +83,8 @@ def _body(draw: Callable[[View], None], strip: bool, awaited: Callable[[], bool]
     if strip:
         with states.section("The anomaly strip"):
             anomaly_strip(here, data.diagnosis(here))
-    draw(here)
+    with states.section("This page"):
+        draw(here)
 
 
 def _no_source(error: SourceError) -> None:
@@ -119,13 +126,23 @@ def standing(here: View, seen: Seen[FleetPicture]) -> Standing:
         player = Player(
             here.extent.start_ms, here.extent.end_ms, here.at_ms, here.extent.scrape_ms, here.playing, here.speed, track(here)
         )  # fmt: skip
-        return Standing("replay", title=picture.source.name, player=player, **common)
+        return Standing("replay", title=picture.source.name, player=player, close=_way_back(here), **common)
     if here.mode == "paused":
         return Standing("paused", age_s=max(0, now_ms - here.at_ms) / 1000, **common)
     newest = data.newest_age_seconds(picture)
     if newest is None:
         return Standing("starting", **common)
     return Standing("live", age_s=newest + max(0, now_ms - picture.at_ms) / 1000, **common)
+
+
+def _way_back(here: View) -> str:
+    """How the button is called that leads from a recording of the library to the console's own source; '' when this is it."""
+    if not here.source_key or not console().source_spec:
+        return ""
+    try:
+        return "Back to live" if data.held().extent is None else "Close"
+    except SourceError:
+        return "Close"
 
 
 def track(here: View) -> tuple[TrackMark, ...]:
@@ -157,6 +174,9 @@ def _act(act: dict[str, Any] | None, here: View | None) -> None:
         view.change(range=act["range"], **{"from": None, "to": None})
     elif kind == "between" and isinstance(act.get("to_ms"), int) and isinstance(act.get("from_ms"), int):
         between(act["from_ms"], act["to_ms"])
+    elif kind == "close":
+        view.stop()
+        view.change(source=None, scope=None, range=None, at=None, **{"from": None, "to": None})
     elif kind == "live":
         view.change(at=None, **{"from": None, "to": None})
     elif here is not None and kind == "pause":

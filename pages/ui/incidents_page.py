@@ -82,12 +82,16 @@ def _tabs(shown: str) -> None:
         format_func=TABS.__getitem__,
     )
     if chosen and chosen != shown:
-        for name in ("tab", *compare_page.PARAMETERS):
-            if name in st.query_params:
-                del st.query_params[name]
-        if chosen != "library":
-            st.query_params["tab"] = chosen
-        st.rerun()
+        _open(chosen)
+
+
+def _open(tab: str) -> None:
+    for name in ("tab", *compare_page.PARAMETERS):
+        if name in st.query_params:
+            del st.query_params[name]
+    if tab != "library":
+        st.query_params["tab"] = tab
+    st.rerun()
 
 
 def _compared_is_made() -> bool:
@@ -212,11 +216,10 @@ def _lanes(here: View) -> None:
         with st.expander("What was done to the fleet (ground truth; no judgement reads it)"):
             st.json(manifest.ground_truth, expanded=1)
     others = [entry.key for entry in library.entries() if entry.manifest is not None and entry.key != here.source_key]
-    if others:
-        st.page_link(
-            nav.FILES["incidents"], label="Compare with another incident or with live", icon=":material/compare_arrows:",
-            query_params=nav.merged(view.kept(), tab="compare"),
-        )  # fmt: skip
+    if others and st.button(
+        "Compare with another incident or with live", icon=":material/compare_arrows:", type="tertiary"
+    ):
+        _open("compare")
 
 
 def _incident(incident: Incident) -> Row:

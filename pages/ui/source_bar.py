@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from pages.ui.assets import component
+from pages.ui.view import SPEEDS
 
 _BAR = component("source_bar")
 
@@ -49,13 +50,16 @@ class Standing:
     from_ms: int = 0
     to_ms: int = 0
     player: Player | None = field(default=None)
+    close: str = ""
+    """The word that leads back to the console's own source; '' when this is it."""
 
 
 def source_bar(standing: Standing, ranges: Sequence[str]) -> dict[str, Any] | None:
-    """Draws it; what the operator just did ({"kind": "pause" | "live" | "range" | "between" | "seek" | ...}), else None."""
+    """Draws it; what the operator just did ({"kind": "pause" | "live" | "range" | "between" | "seek" | "close" | ...}), else None."""
     data = asdict(standing)
     data["replay"] = data.pop("player")
     data["ranges"] = list(ranges)
+    data["speeds"] = list(SPEEDS)
     data["facts"] = list(standing.facts)
     act: dict[str, Any] | None = _BAR(key="source_bar", data=data, on_act_change=lambda: None).act
     return act

@@ -14,7 +14,7 @@ from pages.ui import data, library
 from pages.ui.charts import Mark
 from pages.ui.console import console
 from pages.ui.words import cause_text
-from runbooks.timeline import Episode, Timeline, instants, timeline
+from runbooks.timeline import Band, Timeline, instants, timeline
 
 LOG = logging.getLogger("pagewatch.pages")
 KEPT = 256
@@ -118,7 +118,7 @@ def stop() -> None:
 
 
 def marks(key: str) -> tuple[Mark, ...]:
-    """Marks of the player's track: what the recording carries, and each verdict while it held."""
+    """Marks of the player's track: what the recording carries, and each cause while it was shown: a jump lands where it is seen."""
     capsule = data.held(key).capsule
     if capsule is None:
         return ()
@@ -133,14 +133,12 @@ def marks(key: str) -> tuple[Mark, ...]:
         return carried
     severe = [episode for episode in found.of("anomaly") if episode.severity == "page"]
 
-    def tone(verdict: Episode) -> str:
-        at_once = (
-            e for e in severe if e.place == verdict.place and e.from_ms <= verdict.to_ms and e.to_ms >= verdict.from_ms
-        )
+    def tone(band: Band) -> str:
+        at_once = (e for e in severe if e.place in band.places and e.from_ms <= band.to_ms and e.to_ms >= band.shown_ms)
         return "bad" if any(at_once) else "warn"
 
+    scrape_ms = data.extent_of(capsule).scrape_ms
     return carried + tuple(
-        Mark(f"{cause_text(episode.id)} on {episode.place}", episode.from_ms, episode.to_ms, tone(episode))
-        for episode in found.of("verdict")
-        if episode.confidence != "undetermined"
+        Mark(f"{cause_text(band.id)} on {', '.join(band.places)}", band.shown_ms, band.to_ms, tone(band))
+        for band in found.bands(found.at_ms[-1] if found.at_ms else 0, max(30_000, 2 * scrape_ms))
     )

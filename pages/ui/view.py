@@ -21,7 +21,7 @@ STEPS_MS = [1000 * s for s in (2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3
 POINTS = 320
 KEYS = ("source", "scope", "range", "from", "to", "at")
 LONGEST_MS = 31 * 86_400_000
-SPEEDS = (1, 10, 60)
+SPEEDS = (1, 10, 60, 300, 600)
 
 _KEPT = "pw_view"
 _PLAY = "pw_play"

@@ -33,6 +33,18 @@ def capsule_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")  # a running playwright holds the thread's event loop
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    from tests.pages.browsing import FLAGS, chromium
+
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+        yield running
+        running.close()
+
+
 @dataclass
 class Clock:
     now_ms: int = INSIDE_MS

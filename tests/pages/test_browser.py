@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app import free_port
+from tests.pages.browsing import DRAWN, WAIT_MS, Visitor, started_console
 from tests.pages.conftest import INSIDE
-from tests.shared_data import ROOT
 
 pytestmark = pytest.mark.browser
 
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
-WAIT_MS = 60_000
-DRAWN = """() => { const plots = [...document.querySelectorAll('.pw-plotly')]
-  return plots.length > 0 && plots.every((plot) => plot.querySelector('.main-svg')) }"""
 WATCH = """() => {
   const now = () => [...document.querySelectorAll('.pw-plotly')]
   const nodes = now()
@@ -44,79 +29,10 @@ WATCH = """() => {
 }"""
 
 
-def chromium() -> str:
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
-        if os.environ.get("CI"):
-            pytest.fail("chromium is not installed, and CI must not skip")
-        pytest.skip("chromium is not installed")
-    return found
-
-
 @pytest.fixture(scope="module")
 def console(capsule_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A console of its own process that nobody has asked anything of a page yet."""
-    folder = tmp_path_factory.mktemp("console")
-    port = free_port("127.0.0.1", 18_500)
-    environment = {**os.environ, "PAGEWATCH_INCIDENTS": str(folder / "incidents"), "PAGEWATCH_RECORDS": str(folder / "r.sqlite3")}  # fmt: skip
-    start = f"from app import run_ui; run_ui({str(capsule_path)!r}, port={port})"
-    with (folder / "log").open("wb") as log:
-        child = subprocess.Popen(
-            [sys.executable, "-c", start], cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT
-        )
-    try:
-        address = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + 90
-        while True:
-            if child.poll() is not None or time.monotonic() > deadline:
-                pytest.fail(f"the console did not come up: {(folder / 'log').read_text()[-2000:]}")
-            try:
-                urllib.request.urlopen(f"{address}/healthz", timeout=2).close()
-                break
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.1)
+    with started_console(str(capsule_path), tmp_path_factory.mktemp("console")) as address:
         yield address
-    finally:
-        child.terminate()
-        try:
-            child.wait(15)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
-        yield running
-        running.close()
-
-
-class Visitor:
-    """One browser context, what it complained of, and pictures into the ignored folder."""
-
-    def __init__(self, browser: Any, address: str, **options: Any) -> None:
-        self.address = address
-        self.context = browser.new_context(**({"viewport": {"width": 1440, "height": 1000}} | options))
-        self.page = self.context.new_page()
-        self.faults: list[str] = []
-        self.foreign: list[str] = []
-        self.page.on("console", lambda m: self.faults.append(m.text) if m.type in ("error", "warning") else None)
-        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.page.on("request", lambda r: None if r.url.startswith((address, "blob:", "data:")) else self.foreign.append(r.url))  # fmt: skip
-
-    def go(self, path: str) -> None:
-        self.page.goto(self.address + path)
-        self.page.wait_for_selector(".pw-source", timeout=WAIT_MS)
-        self.page.wait_for_function(DRAWN, timeout=WAIT_MS)
-
-    def keep(self, name: str) -> None:
-        folder = ROOT / "artifacts"
-        folder.mkdir(exist_ok=True)
-        self.page.screenshot(path=folder / f"{name}.png", full_page=True)
 
 
 @pytest.fixture
@@ -127,7 +43,7 @@ def visitor(browser: Any, console: str) -> Iterator[Visitor]:
 
 
 def test_the_first_request_of_a_fresh_server_is_a_deep_link_to_a_runbook(visitor: Visitor) -> None:
-    visitor.go(f"/runbook?id=waiting_growth&instance=127.0.0.1:8000&at={INSIDE}")
+    visitor.go(f"/runbook?id=waiting_growth&instance=127.0.0.1:8000&at={INSIDE}", charts=False)
     page = visitor.page
     page.wait_for_selector(".pw-steps li", timeout=WAIT_MS)
     assert page.locator(".pw-head h2").first.inner_text() == "Waiting grows"

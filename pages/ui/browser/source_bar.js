@@ -4,7 +4,6 @@
 import { age, button, clock, instant, make } from "./words.js"
 
 const bars = new WeakMap()
-const SPEEDS = [1, 10, 60]
 
 class SourceBar {
   constructor(parent) {
@@ -22,6 +21,7 @@ class SourceBar {
     this.customWord = make("summary", "", this.custom, "Range")
     this.form()
     this.hold = button("pw-button", this.tools, "Pause", "Hold this picture", () => this.act(this.data.mode === "live" || this.data.mode === "down" || this.data.mode === "never" ? { kind: "pause" } : { kind: "live" }))
+    this.close = button("pw-button", this.tools, "", "Leave this recording", () => this.act({ kind: "close" }))
     this.replay = make("div", "pw-replay", this.root)
     this.player()
     this.timer = setInterval(() => this.tick(), 1000)
@@ -62,7 +62,6 @@ class SourceBar {
     button("pw-button pw-step", this.replay, "▸|", "To the next mark", () => this.jump(1))
     this.speed = make("select", "pw-select", this.replay)
     this.speed.setAttribute("aria-label", "Speed")
-    for (const speed of SPEEDS) { const option = make("option", "", this.speed, `x${speed}`); option.value = speed }
     this.speed.addEventListener("change", () => this.act({ kind: "speed", speed: Number(this.speed.value) }))
     this.track = make("div", "pw-track", this.replay)
     this.marks = make("div", "pw-track-marks", this.track)
@@ -108,6 +107,13 @@ class SourceBar {
     this.customWord.textContent = data.range ? "Range" : `${clock(data.from_ms)} - ${clock(data.to_ms)}`
     this.custom.classList.toggle("pw-chosen", !data.range)
     this.hold.hidden = data.mode === "replay"
+    this.close.hidden = !data.close
+    this.close.textContent = data.close
+    const speeds = data.speeds.join()
+    if (speeds !== this.shownSpeeds) {
+      this.shownSpeeds = speeds
+      this.speed.replaceChildren(...data.speeds.map((speed) => { const option = make("option", "", null, `x${speed}`); option.value = speed; return option }))
+    }
     this.hold.textContent = data.mode === "paused" ? "Back to live" : "Pause"
   }
 
