@@ -54,7 +54,8 @@ LAWS = """
 ## Law and fault
 
 In how many of the moments asked during a metric fault a law was broken at its place. The fault's own law stands in bold;
-what follows from it is named beneath the table. A removed metric has no law: what is missing cannot contradict itself.
+what follows from it is named beneath the table. Where it is not broken it is *unknown*: a fault of a few scrapes' age does not contradict
+the counters yet.
 
 """
 OTHER_LAWS = """
@@ -106,7 +107,7 @@ def walk_row(found: Sequence[Outcome]) -> str | None:
 
 def law_table(found: Mapping[str, Sequence[Outcome]]) -> Iterable[str]:
     """Law x metric fault, then what else broke in the fault's column, by reason."""
-    faults = [name for name in found if name in OWN or name == "removed_metric"]
+    faults = [name for name in found if name in OWN]
     if not faults:
         return
     laws = sorted({law for name in faults for one in found[name] for law in one.broken.during})
@@ -133,7 +134,7 @@ def law_table(found: Mapping[str, Sequence[Outcome]]) -> Iterable[str]:
 def other_laws(found: Mapping[str, Sequence[Outcome]]) -> Iterable[str]:
     """What broke where no metric fault was."""
     for name, outcomes in found.items():
-        if name in OWN or name == "removed_metric":
+        if name in OWN:
             continue
         phases = [
             sum((Counter(phase(one.broken)) for one in outcomes), Counter[str]())

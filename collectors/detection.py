@@ -140,6 +140,27 @@ def detect(
     return EngineVersion(dialect, version, since, until, spelled, "detected" if score > -_IMPOSSIBLE else "assumed")
 
 
+def always_exported(shown: Collection[str], configured: str = "", engine: str = "vllm") -> frozenset[str]:
+    """Canonical signals that every version which fits exports without a feature being switched on.
+
+    A version fits when it has every signal that is shown; a configured one stands alone. Hidden names do not count.
+    """
+    return _always_exported(load_dialect(engine), frozenset(shown), configured)
+
+
+@lru_cache(maxsize=256)
+def _always_exported(dialect: Dialect, shown: frozenset[str], configured: str) -> frozenset[str]:
+    known = [signal for signal in shown if signal in dialect.signals]
+    fitting = [v for v in dialect.milestones if all(dialect.signal(signal, v) for signal in known)]
+    versions = [dialect.clamp(configured)] if configured else fitting or list(dialect.milestones)
+    engine_signals = {entry.signal for entry in dialect.entries if entry.name.startswith(dialect.prefix)}
+    return frozenset(
+        signal
+        for signal in engine_signals
+        if all(any(m.always and m.status != "hidden" for m in dialect.signal(signal, v)) for v in versions)
+    )
+
+
 def engines_text(counts: Mapping[str, int]) -> str:
     """'vLLM 0.11' when all agree, else 'vLLM 0.11 (3), vLLM 0.32 or newer (1)', most frequent first."""
     if len(counts) == 1:

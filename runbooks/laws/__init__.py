@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from collectors.observed import Observations
-from runbooks.laws import balances, gauges, histograms, scraping
+from runbooks.laws import balances, gauges, histograms, presence, scraping
 from runbooks.laws.model import Check, Law, Outcome, Subject, all_laws
 from runbooks.reading import Reading
 from runbooks.thresholds import Thresholds
 from runbooks.verdicts import LawFinding, Place, Where
 
-CHECKS: Mapping[str, Check] = histograms.CHECKS | balances.CHECKS | gauges.CHECKS | scraping.CHECKS
+CHECKS: Mapping[str, Check] = histograms.CHECKS | balances.CHECKS | gauges.CHECKS | scraping.CHECKS | presence.CHECKS
 GRAVE = frozenset(law.id for law in all_laws().values() if law.grave)
 """Laws whose break makes the verdict metrics_untrustworthy."""
 
@@ -23,19 +23,33 @@ def check_laws(
     observations: Observations, readings: Mapping[Place, Reading], limits: Thresholds
 ) -> tuple[LawFinding, ...]:
     """Every law at every place it applies to. A replica that does not answer has only its scraping laws judged."""
-    found = []
+    found: list[LawFinding] = []
+    told = presence.told_by_job(observations)
+    ranks = []
+    for replica in observations.replicas:
+        shown = told[replica.labels.get("job", "")]
+        for rank in replica.ranks:
+            place = Place(replica.instance, rank.engine)
+            reading = readings.get(place)
+            if reading is not None and reading.seen_ms:
+                subject = Subject(
+                    replica,
+                    rank,
+                    reading,
+                    observations.at_ms,
+                    observations.interval_ms,
+                    limits,
+                    shown,
+                    observations.engine_version,
+                )
+                ranks.append((subject, place))
     for law in all_laws().values():
+        if law.scope == "rank":
+            found += [_finding(law, subject, place) for subject, place in ranks]
+            continue
         for replica in observations.replicas:
-            if law.scope == "replica":
-                subject = Subject(replica, None, None, observations.at_ms, observations.interval_ms, limits)
-                found.append(_finding(law, subject, Place(replica.instance)))
-                continue
-            for rank in replica.ranks:
-                place = Place(replica.instance, rank.engine)
-                reading = readings.get(place)
-                if reading is not None and reading.seen_ms:
-                    subject = Subject(replica, rank, reading, observations.at_ms, observations.interval_ms, limits)
-                    found.append(_finding(law, subject, place))
+            subject = Subject(replica, None, None, observations.at_ms, observations.interval_ms, limits)
+            found.append(_finding(law, subject, Place(replica.instance)))
     return tuple(found)
 
 

@@ -40,6 +40,10 @@ class Subject:
     at_ms: int
     interval_ms: int
     limits: Thresholds
+    told_by_job: frozenset[str] = frozenset()
+    """Signals that any target of the replica's job shows now."""
+    version: str = ""
+    """The engine version that the operator configured."""
 
     @property
     def scrapes(self) -> int:

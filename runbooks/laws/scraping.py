@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from collectors.observed import index_at
 from runbooks.laws.model import KEPT, Check, Outcome, Subject, unknown
 
+USUAL_LOSS_RATIO = 0.06
+"""A busy healthy host was seen to lose so many scrapes singly; what is as unlikely by it as three in a row is a gap."""
+BORN_SCRAPES = 3
+"""A series that appears with the first scrapes of its process is told from the start: nobody takes rates there yet."""
 CLOCK_SLACK_SECONDS = 5.0
 """Scrapers and targets run NTP; a skew below a usual scrape interval changes nothing here."""
 
@@ -37,7 +43,10 @@ def ranks_stay(subject: Subject) -> Outcome:
 
 
 def scraped_without_gaps(subject: Subject) -> Outcome:
-    """Gaps between scrape attempts, and runs of failed ones, in the last minutes."""
+    """Gaps between scrape attempts, runs of failed ones, and more single failures than a healthy busy target has.
+
+    Unknown after fewer failures than that among the newest scrapes: a loss that has just begun looks the same.
+    """
     replica = subject.replica
     times = replica.times_ms[: index_at(replica.times_ms, subject.at_ms) + 1]
     if len(times) < 3:
@@ -52,7 +61,18 @@ def scraped_without_gaps(subject: Subject) -> Outcome:
     longest = max((len(run) for run in runs), default=0)
     if longest >= 3:
         return Outcome("broken", f"{longest} scrapes in a row failed")
+    for scrapes in range(4, len(failed) + 1):
+        lost = int(failed[-scrapes:].sum())
+        if _at_least(lost, scrapes, USUAL_LOSS_RATIO) <= USUAL_LOSS_RATIO**3:
+            return Outcome("broken", f"{lost} of the last {scrapes} scrapes failed")
+    if failed[-5:].sum() >= 2:
+        return unknown(f"{int(failed[-5:].sum())} of the last 5 scrapes failed: too few to tell")
     return KEPT
+
+
+def _at_least(lost: int, scrapes: int, ratio: float) -> float:
+    """Chance of losing at least so many scrapes by independent single losses."""
+    return sum(math.comb(scrapes, k) * ratio**k * (1 - ratio) ** (scrapes - k) for k in range(lost, scrapes + 1))
 
 
 def scraped_once(subject: Subject) -> Outcome:
@@ -77,13 +97,24 @@ def clocks_agree(subject: Subject) -> Outcome:
 
 
 def counters_born_at_zero(subject: Subject) -> Outcome:
-    """Series that appeared inside the window with a noticeable part of what they hold now."""
-    if not subject.replica.http:
+    """Series that appeared beside others of a running process with a noticeable part of what they hold now."""
+    replica = subject.replica
+    if not replica.http:
         return unknown("no http series")
+    epoch_ms = replica.epoch_start_ms(subject.at_ms)
+    answers = replica.times_ms[replica.answered & (replica.times_ms >= epoch_ms)]
+    if len(answers) <= BORN_SCRAPES:
+        return unknown("fewer than four answers of this process")
+    settled_ms = int(answers[BORN_SCRAPES])
+    oldest_ms = min(
+        int(s.counter.times_ms[~np.isnan(s.counter.values)][0])
+        for s in replica.http
+        if not np.isnan(s.counter.values).all()
+    )
     born = []
-    for series in subject.replica.http:
+    for series in replica.http:
         counter = series.counter
-        if counter.born_ms is None or counter.born_ms > subject.at_ms:
+        if counter.born_ms is None or not max(settled_ms, oldest_ms + 1) <= counter.born_ms <= subject.at_ms:
             continue
         first = float(counter.values[index_at(counter.times_ms, counter.born_ms)])
         grown = counter.increase(int(counter.times_ms[0]), subject.at_ms)

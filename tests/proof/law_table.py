@@ -16,8 +16,9 @@ OWN: Mapping[str, str] = {
     "missing_rank": "ranks_stay",
     "missing_scrape": "scraped_without_gaps",
     "frozen_gauge": "gauges_move_with_steps",
+    "removed_metric": "always_exported_is_there",
 }
-"""Metric fault -> the law that must break. A removed metric has no law: what is not there cannot contradict itself."""
+"""Metric fault -> the law that must break."""
 RELATED: Mapping[str, Mapping[str, str]] = {
     "flat_buckets": {"sum_fits_buckets": "the sum still tells the true times, which no longer fit the buckets"},
 }

@@ -72,7 +72,7 @@ def outcome(name: str, seed: int, step_seconds: float, folder: Path) -> Outcome:
 
 def unrelated(one: Outcome) -> set[str]:
     """Laws that a metric fault broke though they do not speak of it."""
-    if one.scenario not in OWN and one.scenario != "removed_metric":
+    if one.scenario not in OWN:
         return set()
     known = {OWN.get(one.scenario, ""), *RELATED.get(one.scenario, ())}
     return {law for law in (*one.broken.during, *one.broken.elsewhere) if law not in known}

@@ -10,18 +10,18 @@ from collectors.model import Samples
 from collectors.settings import Engine, Settings
 from tests.runbooks.recorded_source import RecordedSource
 
-Change = Callable[[Samples], Samples | None]
+Change = Callable[[Samples], Samples | tuple[Samples, ...] | None]
 SICK = "vllm-0:8000"
 """The replica that is changed; the others stay honest."""
 
 
 def changed(source: RecordedSource, change: Change) -> RecordedSource:
-    """The recording with every series of the sick replica passed through a change; None drops the series."""
-    kept = []
+    """The recording with every series of the sick replica passed through a change; None drops the series, several take its place."""
+    kept: list[Samples] = []
     for series in source.all_samples():
         after = change(series) if series.labels["instance"] == SICK else series
-        if after is not None and len(after.times_ms):
-            kept.append(after)
+        several = after if isinstance(after, tuple) else (after,)
+        kept += [one for one in several if one is not None and len(one.times_ms)]
     return RecordedSource(kept, source.name)
 
 
@@ -43,6 +43,11 @@ def _late(series: Samples, amount: float) -> np.ndarray:  # type: ignore[type-ar
 def _no_scrapes(series: Samples) -> Samples:
     end = int(series.times_ms[-1])
     keep = (series.times_ms < end - 120_000) | (series.times_ms > end - 40_000)
+    return Samples(series.labels, series.times_ms[keep], series.values[keep])
+
+
+def _until(series: Samples, before_end_ms: int) -> Samples:
+    keep = series.times_ms < series.times_ms[-1] - before_end_ms
     return Samples(series.labels, series.times_ms[keep], series.values[keep])
 
 
@@ -95,10 +100,13 @@ FAULTS: Mapping[str, Change] = {
         if series.labels["__name__"] == "vllm:kv_cache_usage_perc"
         else _values("vllm:num_requests_running", lambda s: s.values * 0)(series)
     ),
+    "always_exported_is_there": lambda series: (
+        _until(series, 60_000) if series.labels["__name__"] == "vllm:num_requests_waiting" else series
+    ),
     "scraped_without_gaps": _no_scrapes,
     "clocks_agree": _values("process_start_time_seconds", lambda s: s.values + 1e6),
     "counters_born_at_zero": lambda series: (
-        Samples({**series.labels, "status": "4xx"}, series.times_ms[-30:], 400.0 + np.zeros(30))
+        (series, Samples({**series.labels, "status": "4xx"}, series.times_ms[-30:], 400.0 + np.zeros(30)))
         if series.labels["__name__"] == "http_requests_total"
         else series
     ),

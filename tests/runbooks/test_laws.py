@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import pytest
 
+from collectors.model import Samples
 from runbooks.laws import CHECKS, GRAVE, all_laws
 from tests.runbooks.law_faults import FAULTS, SICK, broken_by, settings_for, twice_scraped
 from tests.runbooks.queue_cases import Case, cases, diagnosed, healthy
@@ -112,3 +113,77 @@ def test_broken_laws_name_the_signals_they_taint() -> None:
     findings = diagnosed(broken_by(source, "hits_within_queries"), case.expected["at"]["late"])["laws"]
     taints = next(f["taints"] for f in findings if f["id"] == "hits_within_queries" and f["status"] == "broken")
     assert {"prefix_cache_hits", "prefix_cache_queries"} <= set(taints)
+
+
+def only(law: str, source: RecordedSource, at: float) -> dict[str, str]:
+    """instance -> status of one law (the worst of its ranks)."""
+    order = ("kept", "unknown", "broken")
+    found: dict[str, str] = {}
+    for finding in diagnosed(source, at)["laws"]:
+        if finding["id"] == law:
+            for replica in finding["where"]["replicas"]:
+                worst = max(found.get(replica["instance"], "kept"), finding["status"], key=order.index)
+                found[replica["instance"]] = worst
+    return found
+
+
+def without(source: RecordedSource, name: str, instances: set[str], *, last_seconds: float = 1e9) -> RecordedSource:
+    """The recording in which some targets do not export a name, for the last part of it or all along."""
+    kept = []
+    for series in source.all_samples():
+        if series.labels["__name__"].startswith(name) and series.labels["instance"] in instances:
+            keep = series.times_ms < series.times_ms[-1] - last_seconds * 1000
+            series = Samples(series.labels, series.times_ms[keep], series.values[keep])
+        if len(series.times_ms):
+            kept.append(series)
+    return RecordedSource(kept, source.name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc", "vllm:generation_tokens_total",
+     "vllm:time_to_first_token_seconds", "vllm:prefix_cache_hits_total", "vllm:request_queue_time_seconds",
+     "vllm:iteration_tokens_total"],
+)  # fmt: skip
+def test_a_signal_that_one_target_does_not_show_is_missing_there(name: str) -> None:
+    """Gone in mid-flight, or never there while another target of the job shows it."""
+    case, source = steady()
+    at = case.expected["at"]["late"]
+    for seconds in (90.0, 1e9):
+        found = only("always_exported_is_there", without(source, name, {SICK}, last_seconds=seconds), at)
+        # the prefix cache counters are in no V0 version: without them the version could be older, unless it showed them before
+        older = name.startswith("vllm:prefix_cache") and seconds > 1e6
+        assert found == {SICK: "kept" if older else "broken", "vllm-1:8000": "kept"}
+
+
+def test_what_no_target_of_the_job_ever_shows_is_not_scraped_and_no_break() -> None:
+    case, source = steady()
+    everyone = {SICK, "vllm-1:8000"}
+    lean = without(
+        without(source, "vllm:request_queue_time_seconds", everyone), "vllm:iteration_tokens_total", everyone
+    )
+    assert only("always_exported_is_there", lean, case.expected["at"]["late"]) == dict.fromkeys(everyone, "unknown")
+
+
+def test_two_jobs_with_different_keep_lists_are_each_held_to_their_own() -> None:
+    case, source = steady()
+    lean = without(source, "vllm:request_queue_time_seconds", {SICK})
+    jobs = [
+        Samples({**s.labels, "job": "lean"}, s.times_ms, s.values) if s.labels["instance"] == SICK else s
+        for s in lean.all_samples()
+    ]
+    found = only("always_exported_is_there", RecordedSource(jobs), case.expected["at"]["late"])
+    assert found == {SICK: "unknown", "vllm-1:8000": "kept"}
+
+
+def test_a_counter_born_with_the_first_scrapes_of_a_recording_is_no_break() -> None:
+    """Scrapes that begin just before a process's first request: its series appear one scrape later, full."""
+    case, source = steady()
+    late = case.expected["at"]["late"]
+    kept = []
+    for series in source.all_samples():
+        if series.labels["__name__"] == "http_requests_total":
+            series = Samples(series.labels, series.times_ms[2:], series.values[2:])
+        kept.append(series)
+    found = only("counters_born_at_zero", RecordedSource(kept), late - 0.0)
+    assert set(found.values()) == {"kept"}
