@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from sim_backend.faults import CAUSE_OF, SAYS, SERVING
+from sim_backend.faults import CAUSE_OF, MOMENTARY, SAYS, SERVING
 from sim_backend.kv.paged import fork_facts
 from sim_backend.kv.paging import paged, paging_facts, reserved
 from sim_backend.live import LiveFleet
@@ -22,6 +22,14 @@ from sim_backend.scenario import Fault, FaultKind, Truth
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 MAX_DIAL = 20.0
+MOMENTARY: frozenset[FaultKind] = frozenset(("crash", "mass_abort", "reset_prefix_cache"))
+"""Faults that happen at one instant, however long they are kept in the books."""
+
+
+def _same(one: Fault, other: Fault) -> bool:
+    """The same fault at the same place, whenever it begins and ends."""
+    times = {"start_seconds", "stop_seconds"}
+    return one.model_dump(exclude=times) == other.model_dump(exclude=times)
 
 
 class DialOrder(BaseModel):
@@ -105,21 +113,29 @@ class Control:
         self._live.turn_dial(order.dial)
         return {"dial": order.dial}
 
-    def inject(self, order: FaultOrder) -> dict[str, Any]:
-        """Begin a fault now; its truth joins the ground truth."""
+    def inject(self, order: FaultOrder) -> tuple[dict[str, Any], bool]:
+        """Begin a fault now; its truth joins the ground truth. The fault, and whether it is new.
+
+        One that is on already at the same place is not begun on top of itself; what happens in a moment happens again.
+        """
         cluster = self._live.cluster
         now = self._live.catch_up()
         for index in order.replicas or ():
             if not 0 <= index < len(cluster.replicas):
                 raise ValueError(f"replicas: there is no replica {index} of {len(cluster.replicas)}")
         details = order.model_dump(exclude={"seconds"})
-        stop = None if order.seconds is None else now + order.seconds
+        stop = now if order.kind in MOMENTARY else None if order.seconds is None else now + order.seconds
         fault = Fault(**details, start_seconds=now, stop_seconds=stop)
+        for known, (ordered, _) in list(self._numbered.items()):
+            if ordered in cluster.active and _same(ordered, fault):
+                if fault.kind not in MOMENTARY:
+                    return {"id": known, **ordered.model_dump()}, False
+                self.clear(known)
         truth = cluster.inject_with_truth(fault, now)
         number, self._next = self._next, self._next + 1
         self._numbered[number] = (fault, truth)
         self._live.poke()
-        return {"id": number, **fault.model_dump()}
+        return {"id": number, **fault.model_dump()}, True
 
     def clear(self, number: int) -> bool:
         """End an ordered fault now; False when there is none of that number."""
@@ -205,7 +221,8 @@ def control_app(live: LiveFleet) -> Starlette:
         return JSONResponse(control.set_dial(DialOrder.model_validate(await _json(request))))
 
     async def inject(request: Request) -> Response:
-        return JSONResponse(control.inject(FaultOrder.model_validate(await _json(request))), status_code=201)
+        fault, is_new = control.inject(FaultOrder.model_validate(await _json(request)))
+        return JSONResponse(fault, status_code=201 if is_new else 200)
 
     async def clear(request: Request) -> Response:
         if not control.clear(int(request.path_params["number"])):

@@ -459,6 +459,39 @@ def test_the_control_face_shows_injects_and_clears(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize(
+    ("order", "slowdown", "again"),
+    [
+        ({"kind": "slow", "replicas": [1], "factor": 2.0}, 2.0, 200),
+        ({"kind": "removed_metric", "replicas": [1]}, 1.0, 200),
+        ({"kind": "mass_abort", "replicas": [1]}, 1.0, 201),
+    ],
+)
+def test_a_fault_that_is_on_already_is_not_begun_on_top_of_itself(
+    fleet: Fleet, order: dict[str, Any], slowdown: float, again: int
+) -> None:
+    made = [httpx.post(f"{fleet.control}/faults", json={**order, "seconds": 60 + n}) for n in range(3)]
+    assert [answer.status_code for answer in made] == [201, again, again]
+    state = httpx.get(f"{fleet.control}/state").json()
+    assert [fault["kind"] for fault in state["faults"]] == [order["kind"]]
+    assert state["replicas"][1]["engines"][0]["slowdown"] == slowdown
+    elsewhere = httpx.post(f"{fleet.control}/faults", json={**order, "replicas": [0]})
+    assert elsewhere.status_code == 201
+    for number in (state["faults"][0]["id"], elsewhere.json()["id"]):
+        assert httpx.delete(f"{fleet.control}/faults/{number}").status_code == 204
+    state = httpx.get(f"{fleet.control}/state").json()
+    assert state["faults"] == []
+    assert state["replicas"][1]["engines"][0]["slowdown"] == 1.0
+
+
+def test_what_happens_in_a_moment_is_over_in_a_moment(fleet: Fleet) -> None:
+    order = {"kind": "mass_abort", "replicas": [1], "seconds": 180}
+    assert httpx.post(f"{fleet.control}/faults", json=order).status_code == 201
+    until(lambda: not httpx.get(f"{fleet.control}/state").json()["faults"])
+    incident = httpx.get(f"{fleet.control}/ground_truth").json()["incidents"][-1]
+    assert (incident["cause"], incident["to_ms"]) == ("client_aborts", incident["from_ms"])
+
+
+@pytest.mark.parametrize(
     ("path", "body", "message"),
     [
         ("/load", {"dial": -1}, "dial"),
