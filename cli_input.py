@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -71,11 +72,13 @@ def scope_of(pairs: Iterable[str] | None) -> dict[str, str]:
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """Every failure that a domain names leaves as one line and exit code 1; a closed pipe ends quietly."""
+    from collectors.progress import telling_progress
     from collectors.settings import SettingsError
     from collectors.source import SourceError
 
     try:
-        yield
+        with telling_progress(progress_line()):
+            yield
     except SourceError as error:
         fail(str(error))
     except SettingsError as error:
@@ -96,6 +99,22 @@ def opened(spec: str, config: Path | None, scope: list[str] | None) -> tuple[Sou
 
     settings = load_settings(config)
     return open_source(spec, settings, scope_of(scope)), settings
+
+
+def progress_line(after_seconds: float = 1.0) -> Callable[[float, str], None]:
+    """Shows on a terminal how far something is that takes longer than `after_seconds`; nothing when errors go to a file."""
+    began: float | None = None
+    shown = False
+
+    def tell(share: float, words: str) -> None:
+        nonlocal began, shown
+        began = time.monotonic() if began is None else began
+        if not sys.stderr.isatty() or (not shown and time.monotonic() - began < after_seconds):
+            return
+        shown = share < 1.0
+        print(f"\r{share:4.0%} {words:<40}" if shown else "\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    return tell
 
 
 def when(source: Source, at: str | None) -> int:

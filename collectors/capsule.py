@@ -15,6 +15,7 @@ from collectors.capsule_file import open_parts
 from collectors.capsule_file import write_capsule as write_capsule
 from collectors.manifest import Manifest
 from collectors.model import Labels, MetricMeta, Samples, SourceInfo, Window
+from collectors.progress import Progress, listener
 from collectors.promql_text import selectors_of
 from collectors.source import QueryRejected, SourceBroken
 from collectors.store.blocks import Blocks
@@ -22,9 +23,6 @@ from collectors.store.embedded import EmbeddedSource
 from collectors.store.promql import Result
 from collectors.store.promql.evaluator import Semantics
 from collectors.strips import Strips
-
-Progress = Callable[[float, str], None]
-
 
 MAX_MEMORY_BYTES = 1536 * 1024**2
 """What the samples in memory may take; they are packed, so a day of 64 replicas fits."""
@@ -78,7 +76,7 @@ class Capsule:
                 missing = (self._names & frozenset(wanted)) - self._loaded
             if missing is not None and not missing:
                 return
-            for batch in _batches(self._reader.read(missing, progress)):
+            for batch in _batches(self._reader.read(missing, progress or listener())):
                 self._check_window(batch)
                 self._blocks.load(batch)
                 if missing is None:
@@ -125,12 +123,12 @@ def _batches(series: Iterable[Samples]) -> Iterator[list[Samples]]:
 
 
 def read_capsule(path: Path | str, *, progress: Progress | None = None) -> Capsule:
-    """Open an incident file or an unpacked folder; its hash is checked, its series are read when asked for.
+    """Open an incident file or an unpacked folder; its hash is checked (telling `progress`), its series are read when asked for.
 
     Raises SourceBroken with one line that says what is wrong with it.
     """
     manifest, reader = open_parts(Path(path))
-    reader.verify(progress)
+    reader.verify(progress or listener())
     return Capsule(manifest, reader, Path(path))
 
 

@@ -254,7 +254,7 @@ class BodyReader:
         for start in range(0, self._size, _READ_BYTES * 8):
             digest.update(self._read(start, min(_READ_BYTES * 8, self._size - start)))
             if progress is not None:
-                progress(start / self._size, "checking the hash")
+                progress(min(1.0, (start + _READ_BYTES * 8) / self._size), "checking the hash")
         if digest.hexdigest() != self.body.sha256:
             raise SourceBroken(
                 f"{self._where}: the sha256 of {BODY_FILE} is not the one in its manifest",
@@ -274,12 +274,19 @@ class BodyReader:
         decoder = LineDecoder(self._vector)
         number = 0
         seen: set[int] = set()
+        chosen = {
+            member.offset: member.bytes
+            for member in self.body.members
+            if wanted is None or any(name in wanted for name in member.metrics)
+        }
+        all_bytes, done_bytes = sum(chosen.values()), 0
         for member in self.body.members or (None,):
-            if member is not None and wanted is not None and not any(name in wanted for name in member.metrics):
+            if member is not None and member.offset not in chosen:
                 number += member.series
                 continue
             if progress is not None and member is not None:
-                progress(member.offset / self._size, "reading samples")
+                progress(done_bytes / all_bytes, "reading samples")
+                done_bytes += member.bytes
             samples_left = member.samples if member is not None else MAX_SAMPLES
             for line, name in self._named(member, remember=wanted is not None):
                 number += 1
@@ -301,6 +308,8 @@ class BodyReader:
                 seen.add(hash(key))
                 if wanted is None or key[0] in wanted:
                     yield series
+        if progress is not None:
+            progress(1.0, "reading samples")
 
     def _unlisted(self, number: int, name: str) -> SourceBroken:
         return SourceBroken(f"{self._where}: line {number} holds {name!r}, which its manifest does not list")

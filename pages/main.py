@@ -12,6 +12,7 @@ import streamlit as st  # noqa: E402
 from pages.ui import view  # noqa: E402
 from pages.ui.assets import FOLDER  # noqa: E402
 from pages.ui.console import console  # noqa: E402
+from pages.ui.reading_bar import shown_while_reading  # noqa: E402
 
 st.set_page_config(page_title="pagewatch", page_icon=FOLDER / "mark.svg", layout="wide", initial_sidebar_state=196)
 st.logo(FOLDER / "wordmark.svg", icon_image=FOLDER / "mark.svg", size="small")
@@ -49,5 +50,6 @@ page = st.navigation(
     },
     expanded=True,
 )
-view.settle(page.url_path)
-page.run()
+with shown_while_reading():
+    view.settle(page.url_path)
+    page.run()

@@ -25,6 +25,7 @@ from collectors.capsule import CapsuleSource, read_capsule, write_capsule
 from collectors.capsule_file import amend_manifest, open_parts
 from collectors.manifest import Manifest
 from collectors.model import Samples, Window
+from collectors.progress import telling_progress
 from collectors.settings import Settings
 from collectors.source import QueryRejected, SourceBroken, SourceError
 from collectors.sources import capsule_of, open_source
@@ -481,6 +482,34 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert int(done.stdout) < total_bytes / 2
     assert resource.getpagesize() > 0
+
+
+def test_whoever_listens_hears_how_far_opening_and_each_question_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capsule_body, "MEMBER_BYTES", 500)
+    monkeypatch.setattr(capsule_body, "_READ_BYTES", 40)
+    written(tmp_path / "a.capsule")
+    heard: list[tuple[float, str]] = []
+    with telling_progress(lambda share, words: heard.append((share, words))):
+        source = CapsuleSource(read_capsule(tmp_path / "a.capsule"))
+        opening, heard = heard, []
+        source.instant("up", source.now_ms())
+        one, heard = heard, []
+        source.instant('{job="vllm"}', source.now_ms())
+        rest, heard = heard, []
+        source.instant("up", source.now_ms())
+    assert heard == [], "nothing is read twice"
+    for told, words, steps in ((opening, "hash", 5), (one, "samples", 2), (rest, "samples", 5)):
+        shares = [share for share, _ in told]
+        assert len(shares) >= steps
+        assert shares == sorted(shares)
+        assert 0 <= shares[0] <= shares[-1] == 1.0
+        assert all(words in text for _, text in told)
+    assert len(one) < len(rest)
+    before = len(rest)
+    CapsuleSource(read_capsule(tmp_path / "a.capsule")).instant("up", source.now_ms())
+    assert len(rest) == before, "nobody listens any more"
 
 
 def test_writing_is_quick_to_read_by_others_and_has_plain_rights(tmp_path: Path) -> None:
