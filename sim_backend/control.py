@@ -22,8 +22,8 @@ from sim_backend.scenario import Fault, FaultKind, Truth
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 MAX_DIAL = 20.0
-MOMENTARY: frozenset[FaultKind] = frozenset(("crash", "mass_abort", "reset_prefix_cache"))
-"""Faults that happen at one instant, however long they are kept in the books."""
+REPEATABLE: frozenset[FaultKind] = MOMENTARY | {"crash"}
+"""Faults that begin at one instant, and may do so again while they are in the books."""
 
 
 def _same(one: Fault, other: Fault) -> bool:
@@ -128,7 +128,7 @@ class Control:
         fault = Fault(**details, start_seconds=now, stop_seconds=stop)
         for known, (ordered, _) in list(self._numbered.items()):
             if ordered in cluster.active and _same(ordered, fault):
-                if fault.kind not in MOMENTARY:
+                if fault.kind not in REPEATABLE:
                     return {"id": known, **ordered.model_dump()}, False
                 self.clear(known)
         truth = cluster.inject_with_truth(fault, now)

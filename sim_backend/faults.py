@@ -49,6 +49,8 @@ SAYS: dict[FaultKind, str] = {
 SERVING: frozenset[FaultKind] = frozenset(
     ("slow", "halt", "crash", "cold_start", "engine_dead", "mass_abort", "reset_prefix_cache", "oom_at_start")
 )
+MOMENTARY: frozenset[FaultKind] = frozenset(("mass_abort", "reset_prefix_cache"))
+"""Over as soon as they happened, however long they were ordered for."""
 GAUGES = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
 SERVER_SHARES = (0.62, 0.38)
 WARM_UP_STAGES = 4
