@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from collectors.observed import Histogram, Rank, index_at
+from collectors.observed import Histogram, Rank
 from runbooks.laws.model import KEPT, Check, Outcome, Subject, unknown
 
 
@@ -18,7 +18,9 @@ def _with_buckets(rank: Rank) -> Iterator[tuple[str, Histogram]]:
 
 def _newest(histogram: Histogram, scrapes: int, since_ms: int) -> tuple[np.ndarray, np.ndarray]:
     """(times, cumulative counts) of the newest scrapes with all buckets, of the running process."""
-    whole = ~np.isnan(histogram.buckets).any(axis=1) & (histogram.bucket_times_ms >= since_ms)
+    if histogram.always_complete and histogram.bucket_times_ms[0] >= since_ms:
+        return histogram.bucket_times_ms[-scrapes:], histogram.buckets[-scrapes:]
+    whole = histogram.complete & (histogram.bucket_times_ms >= since_ms)
     return histogram.bucket_times_ms[whole][-scrapes:], histogram.buckets[whole][-scrapes:]
 
 
@@ -42,7 +44,7 @@ def buckets_cumulative(subject: Subject) -> Outcome:
         if not len(counts):
             continue
         seen += 1
-        falls = np.diff(counts, axis=1) < 0
+        falls = counts[:, 1:] < counts[:, :-1]
         if falls.any(axis=1).all():
             place = int(np.flatnonzero(falls[-1])[0])
             upper, lower = counts[-1][place + 1], counts[-1][place]
@@ -63,7 +65,7 @@ def inf_bucket_is_count(subject: Subject) -> Outcome:
         times, counts = _newest(histogram, subject.scrapes, _epoch(subject))
         if not len(counts) or not np.isinf(histogram.edges[-1]):
             continue
-        count = np.array([histogram.count.values[index_at(histogram.count.times_ms, int(t))] for t in times])
+        count = histogram.count.values[[histogram.count.at(t) for t in times.tolist()]]
         if np.isnan(count).any():
             continue
         seen += 1
@@ -78,14 +80,15 @@ def sum_fits_buckets(subject: Subject) -> Outcome:
     broken, seen = [], 0
     for signal, histogram in _with_buckets(subject.rank):
         times, counts = _newest(histogram, 1, _epoch(subject))
-        if not len(counts) or counts[0][-1] <= 0 or (np.diff(counts[0]) < 0).any():
+        if not len(counts) or counts[0][-1] <= 0 or (counts[0][1:] < counts[0][:-1]).any():
             continue
-        total = float(histogram.sum.values[index_at(histogram.sum.times_ms, int(times[0]))])
+        total = float(histogram.sum.values[histogram.sum.at(int(times[0]))])
         if np.isnan(total):
             continue
         seen += 1
-        inside = np.diff(counts[0], prepend=0.0)
-        lower = np.concatenate(([0.0], histogram.edges[:-1]))
+        inside, lower = counts[0].copy(), np.zeros(len(histogram.edges))
+        inside[1:] -= counts[0][:-1]
+        lower[1:] = histogram.edges[:-1]
         least = float((inside * lower).sum())
         most = float((inside[:-1] * histogram.edges[:-1]).sum()) if inside[-1] == 0 else np.inf
         if total < least * (1 - 1e-6) - 1e-6 or total > most * (1 + 1e-6) + 1e-6:

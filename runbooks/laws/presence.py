@@ -44,6 +44,11 @@ def always_exported_is_there(subject: Subject) -> Outcome:
     if gone:
         which = "the same process showed it before" if gone <= before else "others of the job show it"
         return Outcome("broken", f"{', '.join(sorted(gone))} missing: {which}", tuple(sorted(gone)))
+    newest = rank.present(subject.at_ms, int(replica.times_ms[answers[-1]]) - 1)
+    if before - newest:
+        return unknown(
+            f"{', '.join(sorted(before - newest))} missing in the newest scrape: one lost write looks the same"
+        )
     missing = sorted(required - now)
     if missing:
         return unknown(f"no target of the job shows {', '.join(missing)}: not scraped, perhaps a keep list")
