@@ -23,7 +23,7 @@ from collectors.scope import ScopedSource
 from collectors.settings import Settings
 from collectors.source import Source, SourceBroken, SourceError
 from collectors.sources import capsule_of, open_source
-from pages.ui import library
+from pages.ui import library, simulator_client
 from pages.ui.console import console
 from pages.ui.theme import SlotMemory
 from pages.ui.view import Extent, View, read
@@ -105,6 +105,14 @@ def _now_ms() -> int:
     return console().clock()
 
 
+@dataclass(frozen=True)
+class Simulated:
+    """The simulator's own account of itself, and when it was given."""
+
+    at_ms: int
+    told: dict[str, Any]
+
+
 class Pictures:
     """Everything that sessions share; bounded."""
 
@@ -115,6 +123,7 @@ class Pictures:
         self.sides: PictureCache[AlignedSide] = PictureCache(_now_ms, size=24)
         self.panels: PictureCache[Panel] = PictureCache(_now_ms, size=96)
         self.walks: PictureCache[Walk] = PictureCache(_now_ms, size=64)
+        self.simulators: PictureCache[Simulated] = PictureCache(_now_ms, size=2)
 
 
 _pictures = Pictures()
@@ -259,6 +268,15 @@ def walked(
 
     subject = (view.source_key, view.scope, view.mode == "live", runbook_id, instance, engine)
     return _seen(_pictures.walks, subject, (view.at_ms, answered), compute)
+
+
+def simulator() -> Seen[Simulated]:
+    """What the bundled simulator says of itself, asked at most once a second; the last answer when it is gone."""
+
+    def compute() -> Simulated:
+        return Simulated(_now_ms(), simulator_client.state())
+
+    return _seen(_pictures.simulators, "simulator", (_now_ms() // 1000, simulator_client.orders()), compute)
 
 
 def scope_choices(view: View) -> dict[str, list[str]]:

@@ -17,6 +17,7 @@ from pages.ui.table import table
 from pages.ui.tiles import status_strip, tile_row
 from pages.ui.view import View
 from runbooks.timeline import Timeline
+from runbooks.verdicts import Diagnosis
 
 
 def scene_of(here: View) -> Scene | None:
@@ -24,7 +25,9 @@ def scene_of(here: View) -> Scene | None:
     seen = data.fleet(here)
     if seen.value is None:
         return None
-    found = data.diagnosis(here).value
+    found: Diagnosis | None = None
+    with states.section("The diagnosis"):
+        found = data.diagnosis(here).value
     kept = view.kept()
     slots = data.slots_of(here, [row.key for row in seen.value.replicas])
     told = story.told(here.source_key) if here.mode == "replay" else data.lived(here)

@@ -7,6 +7,7 @@ from typing import Any
 
 import streamlit as st
 
+from collectors.counting import counted
 from collectors.fleet_picture import FleetPicture
 from collectors.instants import format_instant
 from collectors.source import SourceError
@@ -162,7 +163,7 @@ def _backend(picture: FleetPicture) -> str:
 def _count(picture: FleetPicture) -> str:
     wanted = picture.replicas_desired.value
     of = f"{wanted:g}" if wanted is not None else str(picture.replicas_seen)
-    return f"{picture.replicas_up} of {of} replicas"
+    return f"{picture.replicas_up} of {of} {'replica' if of == '1' else 'replicas'}"
 
 
 def _act(act: dict[str, Any] | None, here: View | None) -> None:
@@ -285,8 +286,14 @@ def calm(found: Diagnosis, old: str = "") -> None:
     """One quiet line when all is well, with what was checked; `old` says that it is not of now."""
     broken = sum(law.status == "broken" for law in found.laws)
     kept = sum(law.status == "kept" for law in found.laws)
-    level = "unknown" if old else "warn" if broken else "ok"
+    unknown = sum(law.status == "unknown" for law in found.laws)
+    blind = unknown > kept  # hardly anything could be looked at: that nothing was found says little
+    level = "unknown" if old or blind else "warn" if broken else "ok"
+    more = f", {unknown} cannot be told" if blind else ""
     looked = tag(
-        "span", f"{kept} checks kept, {broken} broken, {len(found.replicas)} ranks looked at.", class_="pw-muted"
+        "span",
+        f"{counted(kept, 'check')} kept, {broken} broken{more}, {counted(len(found.replicas), 'rank')} looked at.",
+        class_="pw-muted",
     )
-    states.line(level, f"{old} no incident." if old else "No incident now.", looked)
+    now = "No incident seen, but most checks cannot be told." if blind else "No incident now."
+    states.line(level, f"{old} no incident." if old else now, looked)

@@ -36,6 +36,20 @@ def _ask(method: str, path: str, body: Any = None) -> Any:
     return told
 
 
+_orders = 0
+
+
+def orders() -> int:
+    """How often this console has changed something: what was asked before is old then."""
+    return _orders
+
+
+def _order(method: str, path: str, body: Any = None) -> None:
+    global _orders
+    _ask(method, path, body)
+    _orders += 1
+
+
 def state() -> dict[str, Any]:
     """What runs, what is wrong, what can be made wrong."""
     told: dict[str, Any] = _ask("GET", "/state")
@@ -43,18 +57,18 @@ def state() -> dict[str, Any]:
 
 
 def set_dial(dial: float) -> None:
-    _ask("POST", "/load", {"dial": dial})
+    _order("POST", "/load", {"dial": dial})
 
 
 def begin(kind: str, replicas: list[int] | None, seconds: float | None) -> None:
     order: dict[str, Any] = {"kind": kind, "replicas": replicas, "seconds": seconds}
     if kind == "crash":
         order["restart_after_seconds"] = 20.0
-    _ask("POST", "/faults", order)
+    _order("POST", "/faults", order)
 
 
 def clear(number: int) -> None:
-    _ask("DELETE", f"/faults/{number}")
+    _order("DELETE", f"/faults/{number}")
 
 
 def blocks(replica: int, request: str = "") -> dict[str, Any]:

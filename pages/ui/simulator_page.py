@@ -10,11 +10,13 @@ from collectors.instants import format_instant
 from collectors.source import SourceError
 from pages.ui import data, simulator_client, states
 from pages.ui.console import console
+from pages.ui.doubts import at_place, broken
 from pages.ui.markup import icon, tag
 from pages.ui.runbook_view import facts_html
 from pages.ui.table import Cell, Column, Row, table
 from pages.ui.view import View
 from pages.ui.words import cause_text, clock, duration, name_text, opening, percent
+from runbooks.verdicts import Where
 
 REPLICA_COLUMNS = (Column("replica"), Column("process"), Column("in flight", "right"), Column("running", "right"), Column("waiting", "right"), Column("KV", "right"), Column("step time"))  # fmt: skip
 MOST_BLOCKS = 256
@@ -30,13 +32,20 @@ def draw(here: View) -> None:
             "Start one with: pagewatch demo",
         )
         return
-    try:
-        told = simulator_client.state()
-    except SourceError as error:
-        states.empty("The simulator does not answer", error.cause, error.next_step)
+    seen = data.simulator()
+    if seen.value is None:
+        error = seen.error
+        states.empty("The simulator does not answer", error.cause if error else "", error.next_step if error else "")
         return
+    told, dim = seen.value.told, seen.error is not None
+    if seen.error is not None:
+        states.trouble(
+            f"The simulator does not answer; this is what it said at {clock(seen.value.at_ms)} UTC.",
+            seen.error.cause,
+            seen.error.next_step,
+        )
     with states.section("The fleet"):
-        _fleet(told)
+        _fleet(told, dim)
     left, right = st.columns(2, gap="small")
     with left, states.section("The truth"):
         _truth(told, here.at_ms)
@@ -53,7 +62,7 @@ def draw(here: View) -> None:
             _arithmetic()
 
 
-def _fleet(told: dict[str, Any]) -> None:
+def _fleet(told: dict[str, Any], dim: bool = False) -> None:
     st.html(
         tag(
             "div",
@@ -79,7 +88,7 @@ def _fleet(told: dict[str, Any]) -> None:
                 ),
             )
         )  # fmt: skip
-    table(REPLICA_COLUMNS, rows, key="simulated")
+    table(REPLICA_COLUMNS, rows, key="simulated", dim=dim)
     dial = st.slider("Load, times the scenario's own", 0.0, 5.0, min(5.0, float(told["dial"])), 0.1, key="dial")
     if abs(dial - float(told["dial"])) > 1e-9 and st.session_state.get("dial_sent") != dial:
         st.session_state["dial_sent"] = dial
@@ -128,14 +137,26 @@ def _incident_text(incident: dict[str, Any]) -> str:
 
 
 def _conclusion(here: View) -> None:
-    found = data.diagnosis(here).value
-    wrong = [verdict for verdict in found.verdicts if verdict.cause != "healthy"] if found is not None else []
+    seen = data.diagnosis(here)
+    found = seen.value
+    if found is None:
+        states.empty(
+            "Not concluded yet", seen.error.cause if seen.error else "", seen.error.next_step if seen.error else ""
+        )
+        return
+    wrong = [verdict for verdict in found.verdicts if verdict.cause != "healthy"]
+    reasons = at_place(broken(found), Where("fleet", ()))
     lines = [f"{cause_text(v.cause)} on {v.where} ({v.confidence})" for v in wrong]
     st.html(
         tag(
             "div",
             tag("h4", icon("warn" if wrong else "ok"), "What pagewatch concluded"),
-            tag("div", f"From the metrics alone, at {format_instant(here.at_ms)}.", class_="pw-sub"),
+            tag(
+                "div",
+                f"From the metrics alone, {'as last seen ' if seen.error is not None else ''}at {format_instant(found.at_ms)}.",
+                *states.mistrust(reasons),
+                class_="pw-sub",
+            ),
             facts_html([("Causes", lines or "no incident now")]),
             class_="pw-card",
             data_tone="warn" if wrong else "ok",
