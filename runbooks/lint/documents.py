@@ -13,7 +13,11 @@ from runbooks.lint.panels import as_list, queries, variable_queries
 from runbooks.lint.scalers import scaling_queries
 
 LARGEST_BYTES = 32 * 2**20
-
+MOST_PARTS = 500_000
+"""Objects and lists that are walked: aliases let a small YAML file stand for more than memory holds, or for itself."""
+MOST_EXPRESSIONS = 20_000
+_YAML_TROUBLE = (ValueError, KeyError, AttributeError, TypeError, OverflowError)
+"""What PyYAML's own constructors raise for a date that does not exist or a tag whose value is of another kind."""
 
 WANTED = "Give a Grafana dashboard (JSON) or a rule file (YAML)"
 
@@ -24,6 +28,10 @@ class UnreadableFile(Exception):
     def __init__(self, reason: str, next_step: str = WANTED) -> None:
         super().__init__(reason)
         self.next_step = next_step
+
+
+class TooMuch(UnreadableFile):
+    """A file that would go on for too long: nothing of it is looked at."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +55,22 @@ class Expression:
 class Document:
     file: str
     expressions: list[Expression] = field(default_factory=list)
+    counted: int = 0
+    parts: int = 0
 
     def add(self, text: str, place: str, kind: str, **context: Any) -> None:
-        counted = sum(expression.index is not None for expression in self.expressions)
-        index = None if kind == "variable" else counted
+        """Takes one query in. Raises UnreadableFile for more than any file holds."""
+        if len(self.expressions) >= MOST_EXPRESSIONS:
+            raise TooMuch(f"more than {MOST_EXPRESSIONS:,} queries; no dashboard or rule file has as many")
+        index = None if kind == "variable" else self.counted
+        self.counted += index is not None
         self.expressions.append(Expression(text, index, place, kind, **context))
+
+    def visit(self) -> None:
+        """Counts one object or list on the way to the queries. Raises UnreadableFile where a file stands for too many."""
+        self.parts += 1
+        if self.parts > MOST_PARTS:
+            raise TooMuch("its aliases make it larger than any dashboard or rule file, or part of itself")
 
 
 def read_document(path: Path) -> Document:
@@ -72,8 +91,12 @@ def read_document(path: Path) -> Document:
     for content in contents:  # a deployment's file holds other objects beside the rules
         try:
             _collect(document, content)
+        except TooMuch:
+            raise
         except UnreadableFile as reason:
             reasons.append(reason)
+        except RecursionError:
+            raise TooMuch("nested too deeply to be a dashboard or a rule file") from None
     if len(reasons) == len(contents):
         raise reasons[0]
     return document
@@ -88,6 +111,8 @@ def _parse(path: Path, text: str) -> list[Any]:
             raise UnreadableFile(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
         except RecursionError:
             raise UnreadableFile("nested too deeply to be a dashboard") from None
+        except ValueError as error:  # a number of thousands of digits
+            raise UnreadableFile(f"not JSON: {error}") from None
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -100,6 +125,10 @@ def _parse(path: Path, text: str) -> list[Any]:
             return [content for content in yaml.load_all(_without_template(text), Loader=loader) if content is not None]
     except yaml.YAMLError as error:
         raise UnreadableFile("not YAML: " + " ".join(str(error).split())) from None
+    except _YAML_TROUBLE as error:
+        raise UnreadableFile(
+            f"a value that is not of its kind: {' '.join(str(error).split())[:200]}", "Put the value in quotes"
+        ) from None
     except RecursionError:
         raise UnreadableFile("nested too deeply to be a rule file") from None
 
@@ -110,6 +139,7 @@ def _without_template(text: str) -> str:
 
 
 def _collect(document: Document, content: Any) -> None:
+    document.visit()
     if isinstance(content, list) and content and all(isinstance(item, dict) for item in content):
         for item in content:
             _collect(document, item)
@@ -136,7 +166,7 @@ def _collect(document: Document, content: Any) -> None:
         return
     wrapped = content.get("dashboard")
     board = wrapped if isinstance(wrapped, dict) else content
-    found = list(queries(board))
+    found = list(queries(board, document.visit))
     if not found and not any(
         key in board for key in ("panels", "rows", "elements", "spec", "title", "templating", "schemaVersion")
     ):
@@ -167,12 +197,13 @@ def _rules(document: Document, group: Any) -> None:
     if not isinstance(group, dict):
         raise UnreadableFile("a group of the rule file is not a mapping")
     for rule in as_list(group.get("rules")):
+        document.visit()
         if not isinstance(rule, dict):
             continue
         name = str(rule.get("alert") or rule.get("record") or rule.get("title") or "?")
         if "expr" not in rule:
             if isinstance(rule.get("data"), list):  # Grafana's own alert rules hold queries like a panel's
-                for text, _, _ in queries(rule["data"]):
+                for text, _, _ in queries(rule["data"], document.visit):
                     document.add(text, f"{group.get('name', '?')} / {name}", "panel")
             continue
         annotations = rule.get("annotations") if isinstance(rule.get("annotations"), dict) else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,11 +30,15 @@ class _Around:
     ref: str = ""
 
 
-def queries(board: Any) -> Iterator[tuple[str, str, str]]:
-    """(expression, place, unit) depth first in file order; a panel's title, unit and data source hold for the targets inside it."""
+def queries(board: Any, visit: Callable[[], None] = lambda: None) -> Iterator[tuple[str, str, str]]:
+    """(expression, place, unit) depth first in file order; a panel's title, unit and data source hold for the targets inside it.
+
+    `visit` is called for every object and list on the way and may raise to end the walk.
+    """
     stack: list[tuple[Any, _Around]] = [(board, _Around())]
     while stack:
         node, around = stack.pop()
+        visit()
         if isinstance(node, list):
             stack += [(child, around) for child in reversed(node) if isinstance(child, dict | list)]
             continue

@@ -25,6 +25,14 @@ COMPARISONS = frozenset({"==", "!=", "<", ">", "<=", ">="})
 ARITHMETIC = frozenset({"+", "-", "*", "/", "%", "^"})
 
 
+LONGEST_QUERY = 65_536
+DEEPEST_QUERY = 100
+MOST_OPERATIONS = 1_000
+"""Beyond these the parser and the walks below would take minutes or more memory than there is; nobody writes such a query by hand."""
+_STRINGS = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|`[^`]*`")
+_OPERATIONS = re.compile(r"[-+*/%^<>!=]|\b(?:and|or|unless)\b")
+
+
 @dataclass(frozen=True)
 class Query:
     """`root` is promql-parser's tree; `short_window` is true when a rate rests on $__interval, which shrinks below a scrape."""
@@ -45,12 +53,28 @@ class Visit:
 
 
 def parse_query(text: str) -> Query:
-    """Raises ValueError with the parser's message."""
+    """Raises ValueError with the parser's message, or for a query beyond all measure."""
+    _measure(text)
     short = bool(re.search(r"\[\s*\$(?:\{)?__interval\b", text))
     try:
         return Query(promql_parser.parse(fill(requote(text))), short)
     except ValueError as error:
         raise ValueError(" ".join(str(error).split())) from None
+
+
+def _measure(text: str) -> None:
+    if len(text) > LONGEST_QUERY:
+        raise ValueError(f"a query of {len(text):,} characters; it is not looked at beyond {LONGEST_QUERY:,}")
+    bare = _STRINGS.sub("", text) if len(text) > DEEPEST_QUERY else ""
+    depth = deepest = 0
+    for found in re.finditer(r"[()]", bare):
+        depth += 1 if found[0] == "(" else -1
+        deepest = max(deepest, depth)
+    if (
+        deepest > DEEPEST_QUERY
+        or sum(1 for _ in _OPERATIONS.finditer(re.sub(r"\{[^}]*\}", "", bare))) > MOST_OPERATIONS
+    ):
+        raise ValueError("nested too deeply, or of too many operations, to be looked at")
 
 
 def kind(node: Any) -> str:

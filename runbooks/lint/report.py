@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from collectors.counting import counted
 from collectors.dialect import load_dialect, split_dialect_name
 from runbooks.lint.documents import Document, Expression, UnreadableFile, read_document
 from runbooks.lint.finding import Finding, Subject
@@ -87,7 +88,9 @@ def lint_text(answer: dict[str, Any]) -> str:
         line = f"{place}: {finding['severity']} {finding['rule']}: {finding['message']}"
         lines.append(line + (f" -> {finding['suggestion']}" if finding["suggestion"] else ""))
     errors = sum(finding["severity"] == "error" for finding in answer["findings"])
-    lines.append(f"{errors} errors, {len(answer['findings']) - errors} warnings ({answer['dialect']})")
+    lines.append(
+        f"{counted(errors, 'error')}, {counted(len(answer['findings']) - errors, 'warning')} ({answer['dialect']})"
+    )
     return "".join(
         character if character.isprintable() or character == "\n" else "\N{REPLACEMENT CHARACTER}"
         for character in "\n".join(lines)

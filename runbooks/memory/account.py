@@ -162,7 +162,9 @@ def _derive(attempt: Attempt, numbers: dict[str, float], notes: list[str]) -> No
         profiled = attempt.values(
             "profiled_blocks"
         )  # an override shrinks the pool, not what the memory would have held
-        _bytes_per_token(numbers, kv, profiled[-1].value * block_size if profiled else tokens, block_size)
+        _bytes_per_token(
+            numbers, kv, profiled[-1].value * block_size if profiled and profiled[-1].value else tokens, block_size
+        )
     elif (needed := get("needed_gib")) and window:
         numbers["bytes_per_token"] = float(
             roundest_between((needed - 0.005) * GIB / window, (needed + 0.005) * GIB / window)
@@ -187,9 +189,9 @@ def _bytes_per_token(numbers: dict[str, float], kv_gib: float, tokens: float, bl
 def _free_memory(numbers: dict[str, float]) -> None:
     get = numbers.get
     free, total, requested = get("free_gib"), get("total_gib"), get("requested_gib")
-    if free is not None and total is not None and requested is not None and "tried_gib" not in numbers:
+    if free is not None and total and requested is not None and "tried_gib" not in numbers:
         numbers["used_before_gib"] = round(total - free, 2)
-        numbers["max_utilization"] = math.floor(free / total * 1000) / 1000
+        numbers["max_utilization"] = max(math.floor(free / total * 1000) / 1000, 0.0)
         if requested > free:
             numbers["short_by_gib"] = round(requested - free, 2)
     if (initial := get("initial_free_gib")) is not None and (current := get("current_free_gib")) is not None:

@@ -164,7 +164,8 @@ def _describe_pool(advice: Advice, attempt: Attempt, numbers: dict[str, float]) 
             advice.says.append(
                 f"the window {window:.0f} is longer than the whole pool of {capacity:.0f} tokens: a longer request is accepted and can preempt itself in a loop"
             )
-            advice.fix({"max_model_len_at_most": int(numbers["usable_kv_tokens"])}, "longer requests are refused")
+            usable = numbers.get("usable_kv_tokens", capacity)
+            advice.fix({"max_model_len_at_most": int(usable)}, "longer requests are refused")
     if attempt.values("explicit_kv"):
         advice.says.append(
             "the KV cache memory was set by hand (kv_cache_memory_bytes): it replaces the measured figure, and gpu_memory_utilization has no effect on the pool"

@@ -16,11 +16,11 @@ LOW_SHARE = 0.6
 
 
 def window(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict[str, float]) -> None:
-    window = numbers["max_model_len_tokens"]
+    window = numbers.get("max_model_len_tokens", 0.0)
     longest = numbers.get("estimated_max_len_tokens", numbers.get("kv_capacity_tokens"))
     if longest is None and _estimate_left_out(verdict, attempt):
         longest = 0.0
-    elif longest is None and "bytes_per_token" in numbers and numbers.get("available_kv_gib", 0) > 0:
+    elif longest is None and numbers.get("bytes_per_token", 0) > 0 and numbers.get("available_kv_gib", 0) > 0:
         size = numbers.get("block_size", 16.0)
         longest = math.floor(numbers["available_kv_gib"] * 2**30 / (numbers["bytes_per_token"] * size)) * size
     if "needed_gib" in numbers and "available_kv_gib" in numbers:
@@ -44,8 +44,9 @@ def window(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict[str
             concurrency=1.0,
         )
     elif "available_kv_gib" not in numbers:
+        needs = f"needs {numbers['needed_gib']:.2f} GiB" if "needed_gib" in numbers else "needs more"
         advice.says.append(
-            f"one request of max_model_len {window:.0f} needs {numbers['needed_gib']:.2f} GiB of KV cache, more than there is; the message is cut before the figure that decides the longest window"
+            f"one request of max_model_len {window:.0f} {needs} of KV cache, more than there is; the message is cut before the figure that decides the longest window"
         )
         advice.missing.append(
             "the rest of the message: the available KV cache memory and the estimated maximum model length"
@@ -79,7 +80,7 @@ def _estimate_left_out(verdict: Verdict, attempt: Attempt) -> bool:
 def raise_utilization(advice: Advice, numbers: dict[str, float], lacking_gib: float) -> None:
     """The utilization that would add `lacking_gib`, if it stays under the ceiling; otherwise says that it cannot help."""
     share, total = numbers.get("gpu_memory_utilization"), numbers.get("total_gib")
-    if share is None or total is None:
+    if share is None or not total:
         return
     wanted = math.ceil((share + lacking_gib / total) * 100) / 100
     if wanted <= HIGH_UTILIZATION:

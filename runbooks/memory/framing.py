@@ -47,6 +47,8 @@ _HEADER = re.compile(
     r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? (?:\[[\w./]+:\d+\]|[\w./]+:\d+\])"
 )
 """How vLLM's own part of a line begins: whatever stands before it is framing, known or not."""
+_LONG_NUMBER = re.compile(r"\d{40,}")
+"""No figure of any log; arithmetic on it would leave the range of numbers."""
 _LONGEST_PREFIX = 160
 _RAY = re.compile(r"^\((?P<proc>[A-Za-z][\w.:]*) (?:pid=)?\d+(?:, ip=[\d.]+)?\)\s+(?=\S)")
 _PROCESS = re.compile(r"^\((?P<proc>[A-Za-z0-9_]+) pid=(?P<pid>\d+)\)\s*")
@@ -117,7 +119,7 @@ def _carried(raw: str, one_field_a_line: bool, rounds: int) -> list[str]:
             inner = _from_field(text)
         if inner:
             return [line for one in inner for line in _carried(one, one_field_a_line, rounds - 1)]
-    return [text[:LONGEST_LINE]]
+    return [_LONG_NUMBER.sub("\N{REPLACEMENT CHARACTER}", text[:LONGEST_LINE])]
 
 
 def _from_json(text: str) -> list[str]:

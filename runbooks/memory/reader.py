@@ -111,9 +111,10 @@ class Attempt:
 
     def argument(self, name: str) -> float | None:
         try:
-            return float(self.arguments[name])
+            value = float(self.arguments[name])
         except (KeyError, ValueError):
             return None
+        return None if name in NEVER_ZERO and value <= 0 else value
 
 
 def read_log(lines: Iterable[str]) -> list[Attempt]:
@@ -131,6 +132,11 @@ def read_log(lines: Iterable[str]) -> list[Attempt]:
                 break
     return reader.finish()
 
+
+NEVER_ZERO = frozenset(
+    {"total_gib", "kv_capacity_tokens", "max_model_len_tokens", "max_model_len", "block_size", "gpu_memory_utilization", "bytes_per_token", "asked_len", "derived_len", "data_parallel_size", "tensor_parallel_size"}
+)  # fmt: skip
+"""Figures by which others are divided; a log in which they are zero or below is damaged there."""
 
 _TRIED = re.compile(r"Tried to allocate (?P<tried>[0-9]+(?:\.[0-9]+)? (?:bytes|KiB|MiB|GiB))")
 _LIMIT = re.compile(r"^\s*memory:\s+(?P<size>[0-9]{1,9}(?:\.[0-9]{1,4})?)(?P<unit>[KMGT]i?)\s*$")
@@ -272,6 +278,8 @@ class _Reader:
         elif kind == "probe":
             attempt.probe_failed = True
         for name, text in groups.items():
+            if name in NEVER_ZERO and float(text.replace(",", "")) <= 0:
+                continue
             if len(attempt.facts) < MOST_FACTS:
                 attempt.facts.append(
                     Fact(
@@ -286,14 +294,15 @@ class _Reader:
         text = line.text
         for pattern in FAILURES:
             found = pattern.search(text)
-            if found:
+            figures = _failure_figures(found.groupdict()) if found else {}
+            if found and all(figures.get(name, 1) > 0 for name in NEVER_ZERO):
                 self._fail(
                     Failure(
                         pattern.kind,
                         line.process,
                         line.number,
                         self._phase(line.process),
-                        _failure_figures(found.groupdict()),
+                        figures,
                         message=text[:1000],
                     )
                 )

@@ -111,6 +111,8 @@ def parse_out_of_memory(text: str) -> OutOfMemory | None:
         named = tuple((int(pid), size_gib(size)) for pid, size in _OTHER.findall(groups.get("others") or ""))
     except (ValueError, KeyError):
         return None
+    if sizes["total"] <= 0:
+        return None  # a damaged message: no device holds nothing
     in_use = sizes.get("in_use")
     if in_use is not None and in_use > _ABSURD_GIB:
         in_use = None
