@@ -22,6 +22,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
+from collectors.counting import counted
+
 LIFELINE = "PAGEWATCH_LIFELINE_FD"
 START_SECONDS = 120.0
 GRACE_SECONDS = 8.0
@@ -164,7 +166,9 @@ def _run(family: Family, folder: Path, replicas: int, scenario: str, port: int, 
     control_port = replica_ports[-1]
     store_port = free_port(9090, taken=[console_port, *replica_ports])
     try:
-        tell(f"1/3 starting {replicas} simulated vLLM replicas (scenario {scenario}) on 127.0.0.1:{replica_port} ...")
+        tell(
+            f"1/3 starting {counted(replicas, 'simulated vLLM replica')} (scenario {scenario}) on 127.0.0.1:{replica_port} ..."
+        )
         family.start(
             "simulator",
             [

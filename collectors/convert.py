@@ -18,6 +18,7 @@ import orjson
 from collectors.capsule_body import BodyReader
 from collectors.capsule_facts import engine_facts, facts_of
 from collectors.capsule_file import open_parts, write_capsule
+from collectors.counting import counted
 from collectors.file_trouble import file_trouble
 from collectors.format_json import matrix_of, series_of, write_matrix
 from collectors.format_victoriametrics import joined, read_lines, write_lines
@@ -50,9 +51,9 @@ class Summary:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        span = f", {self.replicas} replicas, {self.duration_ms / 1000:.0f} s" if self.duration_ms else ""
+        span = f", {counted(self.replicas, 'replica')}, {self.duration_ms / 1000:.0f} s" if self.duration_ms else ""
         notes = "".join(f"\n  note: {note}" for note in self.notes)
-        return f"{self.path}: {self.series} series, {self.samples} samples{span}{notes}"
+        return f"{self.path}: {self.series} series, {counted(self.samples, 'sample').replace(',', '')}{span}{notes}"
 
 
 @dataclass

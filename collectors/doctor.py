@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from collectors.asking import Answers
+from collectors.counting import counted
 from collectors.dialect import Dialect, Version
 from collectors.discovery import discover
 from collectors.figures import Finding as FleetFinding
@@ -130,7 +131,7 @@ def _no_engine(source: Source, settings: Settings, now_ms: int) -> Finding:
     targets = source.series(["up"], now_ms - _LOOKBACK_MS, now_ms)
     jobs = sorted({labels.get("job", "") for labels in targets})
     seen = (
-        f"it scrapes {len(targets)} targets of the jobs {', '.join(jobs[:8])}"
+        f"it scrapes {counted(len(targets), 'target')} of the {'job' if len(jobs) == 1 else 'jobs'} {', '.join(jobs[:8])}"
         if targets
         else "it scrapes nothing, or keeps no `up`"
     )
@@ -145,7 +146,7 @@ def _no_engine(source: Source, settings: Settings, now_ms: int) -> Finding:
 def _replicas(tree: FleetTree, settings: Settings) -> Finding:
     names = ", ".join(replica.text for replica in tree.replicas[:8]) + (" ..." if len(tree.replicas) > 8 else "")
     ranks = sum(len(replica.ranks) for replica in tree.replicas)
-    text = f"{len(tree.replicas)} replicas with {ranks} ranks: {names}"
+    text = f"{counted(len(tree.replicas), 'replica')} with {counted(ranks, 'rank')}: {names}"
     wanted = settings.desired_replicas
     if isinstance(wanted, int) and wanted != len(tree.replicas):
         return Finding(

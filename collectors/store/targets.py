@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from collectors.counting import counted
 from collectors.file_trouble import file_trouble
 from collectors.model import Labels
 from collectors.source import SourceError
@@ -91,7 +92,7 @@ class FileTargets:
             self._say("")
             log.info("%s: %d targets", self._path, len(self._targets))
         except (OSError, TargetsError) as error:
-            kept = f"; keeping the {len(self._targets)} targets read before" if self._targets else ""
+            kept = f"; keeping the {counted(len(self._targets), 'target')} read before" if self._targets else ""
             self._say(
                 f"{error if isinstance(error, TargetsError) else f'cannot read {self._path}: {error.strerror}'}{kept}"
             )

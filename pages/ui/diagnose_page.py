@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from collectors.counting import counted
 from pages.ui import data, nav, record_view, states, story, view
 from pages.ui.diagnose_view import (
     ANOMALY_COLUMNS,
@@ -104,8 +105,8 @@ def _laws(found: Diagnosis) -> None:
     else:
         states.line("ok", f"No check is broken: {len(kept)} kept, {len(unknown)} cannot be told.")
     if unknown:
-        with st.expander(f"{len(unknown)} checks that cannot be told, with the reason"):
+        with st.expander(f"{counted(len(unknown), 'check')} that cannot be told, with the reason"):
             table(LAW_COLUMNS, law_rows(unknown), key="laws_unknown")
     if kept:
-        with st.expander(f"{len(kept)} checks that are kept"):
+        with st.expander(f"{counted(len(kept), 'check')} that {'is' if len(kept) == 1 else 'are'} kept"):
             table(LAW_COLUMNS, law_rows(kept), key="laws_kept")

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import streamlit as st
 
+from collectors.counting import counted
 from collectors.source import SourceError
 from pages.ui import charts, data, nav, records, states, view
 from pages.ui.doubts import Doubts, at_place, broken, by_signal, near
@@ -79,7 +80,7 @@ def _list(here: View) -> None:
                 (
                     _now(firing[book.id], against) if book.id in firing else Cell("quiet" if found is not None else "not diagnosed", "muted"),
                     Cell(book.meaning),
-                    Cell(f"{len(book.step)} steps", "muted"),
+                    Cell(counted(len(book.step), "step"), "muted"),
                     Cell(f"walk {last[book.id].id}, {day_and_clock(last[book.id].started_ms)}" if book.id in last else "never walked", "muted"),
                 ),
                 nav.link("runbook", **runbook_query(here, book.id)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
+from collectors.counting import unit_of
 from collectors.figures import STATUS_WORDS, Figure, QuantileFigure
 from collectors.quantile_values import QuantileInterval
 
@@ -77,7 +78,8 @@ def amount(value: float, unit: str) -> tuple[str, str]:
         return number, word
     if unit == "ratio":
         return _hundredths(value), "%"
-    return digits(value), UNIT_WORDS.get(unit, unit)
+    number = digits(value)
+    return number, unit_of(number, UNIT_WORDS.get(unit, unit))
 
 
 def figure_text(figure: Figure) -> str:

@@ -62,7 +62,7 @@ def test_a_source_without_vllm_says_what_it_scrapes(tmp_path: Path) -> None:
     written(tmp_path / "a.capsule", [Samples(labels, START_MS + STEP_MS * np.arange(30), np.ones(30))])
     finding = by_subject(doctor(str(tmp_path / "a.capsule"), Settings()))["engine"]
     assert finding.severity == "error"
-    assert "1 targets of the jobs node" in finding.text
+    assert "it scrapes 1 target of the job node" in finding.text
 
 
 def test_sources_that_fail_are_findings_and_the_others_are_still_looked_at(tmp_path: Path) -> None:

@@ -78,10 +78,12 @@ def test_an_uploaded_incident_is_scrubbed_walked_and_its_walk_exported(
         page.keyboard.press("Home")
         until_time(page, before)
         page.wait_for_function("() => !document.querySelector('.st-key-anomaly')?.textContent.includes('Seats full')", timeout=WAIT_MS)  # fmt: skip
+        before = shown_time(page)
         page.locator('.pw-track-mark[aria-label^="seats full"]').first.click()
+        until_time(page, before)
         page.wait_for_selector('.st-key-anomaly:has-text("seats full")', timeout=WAIT_MS)
-        page.wait_for_url("**at=2026-11-30T02*", timeout=WAIT_MS)
         instant = shown_time(page)
+        page.wait_for_url(f"**at=2026-11-30T{instant.replace(':', '%3A')}*", timeout=WAIT_MS)
         page.wait_for_function(DRAWN, timeout=WAIT_MS)
         someone.keep(f"replay-fleet-{mode}")
 
