@@ -30,13 +30,15 @@ class EngineVersion:
     until: Version | None
     """First version that cannot be it; None when it may be newer than the dialect knows."""
     prefix: str
-    how: Literal["configured", "detected", "assumed"]
+    how: Literal["configured", "told", "detected", "assumed"]
+    """told = by the replica's own /version."""
 
     @property
     def text(self) -> str:
-        """'vLLM 0.11.0' (configured), 'vLLM 0.11', 'vLLM 0.14 to 0.19', 'vLLM 0.32 or newer'; '?' at the end when assumed."""
-        if self.how == "configured":
-            return f"{self.dialect.title} {'.'.join(map(str, self.version))}"
+        """'vLLM 0.11.0' (configured), 'vLLM 0.11.0 (/version)', 'vLLM 0.11', 'vLLM 0.14 to 0.19', 'vLLM 0.32 or newer'; '?' when assumed."""
+        if self.how in ("configured", "told"):
+            exact = f"{self.dialect.title} {'.'.join(map(str, self.version))}"
+            return f"{exact} (/version)" if self.how == "told" else exact
         words = f"{self.dialect.title} {_minor(self.since)}"
         if self.until is None:
             words += " or newer"
@@ -118,11 +120,11 @@ def _detect(dialect: Dialect, families: frozenset[str], ranked: bool | None) -> 
 
 
 def detect(
-    families: Collection[str], settings: Engine, *, prefix: str = "", ranked: bool | None = None
+    families: Collection[str], settings: Engine, *, prefix: str = "", ranked: bool | None = None, told: str = ""
 ) -> EngineVersion:
     """The engine version of a replica that exports these families (the dialect's own spelling).
 
-    `ranked` tells whether its gauges carry an engine label. What the configuration names wins. Raises ValueError for a configured
+    `ranked` tells whether its gauges carry an engine label, `told` what its /version answers. What the configuration names wins. Raises ValueError for a configured
     dialect or version that does not exist.
     """
     engine, named = split_dialect_name(settings.dialect) if settings.dialect else ("vllm", "")
@@ -131,6 +133,9 @@ def detect(
     if version_text := settings.version or named:
         version = parse_version(version_text)
         return EngineVersion(dialect, version, version, version, spelled, "configured")
+    if told:
+        version = parse_version(told)
+        return EngineVersion(dialect, version, version, version, spelled, "told")
     known = frozenset(name for name in families if name.startswith(dialect.prefix))
     if not known:
         return EngineVersion(dialect, dialect.default, dialect.default, dialect.default, spelled, "assumed")

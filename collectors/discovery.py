@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from collectors.asked_versions import shared_versions
 from collectors.asking import Answers, Question
 from collectors.detection import telling_samples
 from collectors.dialect import Dialect, load_dialect, split_dialect_name
@@ -79,7 +80,10 @@ def discover(answers: Answers, settings: Settings, at_ms: int, lookback_ms: int 
     dialect = dialect_of(settings)
     engines, targets = questions(dialect, at_ms, lookback_ms)
     answers.ask((engines, targets))
-    return read(answers.vector("engines"), answers.vector("targets"), settings, dialect)
+    found = read(answers.vector("engines"), answers.vector("targets"), settings, dialect)
+    if not settings.engine.ask_version or settings.engine.version:
+        return found
+    return replace(found, targets=shared_versions().told(answers.source, found.targets, at_ms))
 
 
 def read(engines: Vector, targets: Vector, settings: Settings, dialect: Dialect) -> Discovery:

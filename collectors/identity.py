@@ -184,7 +184,8 @@ def _replicas(
         engine = None
         if families.get(key):
             prefix = prefixes[key].most_common(1)[0][0] if prefixes[key] else ""
-            engine = detect(families[key], settings.engine, prefix=prefix, ranked=ranked.get(key))
+            told_version = teller.version if teller else ""
+            engine = detect(families[key], settings.engine, prefix=prefix, ranked=ranked.get(key), told=told_version)
         replicas.append(
             Replica(
                 key=key,
@@ -217,6 +218,7 @@ def _better(left: Target | None, right: Target) -> Target:
         newest(left.up, right.up),
         newest(left.started_seconds, right.started_seconds),
         newest(left.sampled_seconds, right.sampled_seconds),
+        left.version or right.version,
     )
 
 

@@ -228,6 +228,19 @@ class RemoteSource:
             for rule in group.get("rules", [])
         ]
 
+    def scrape_targets(self) -> list[tuple[Labels, str]]:
+        """(labels, scrape URL) of every active target; empty where the backend does not tell. Raises SourceError."""
+        try:
+            answer = self._session.ask(f"{self._url}/api/v1/targets", {**self._params, "state": "active"})
+        except (QueryRejected, SourceBroken):
+            return []  # managed backends lack the endpoint
+        active = answer.result.get("activeTargets") if isinstance(answer.result, dict) else None
+        return [
+            ({str(name): str(value) for name, value in target["labels"].items()}, str(target.get("scrapeUrl", "")))
+            for target in active or ()
+            if isinstance(target, dict) and isinstance(target.get("labels"), dict)
+        ]
+
     def _query(self, promql: str, at_ms: int) -> Answer:
         recent = {"nocache": "1", "latency_offset": "1ms"} if self._hides_the_latest(at_ms) else {}
         answer = self._client.custom_query(promql, {**self._common(), **recent, "time": _seconds(at_ms)})

@@ -50,6 +50,8 @@ class Target:
     up: float | None = None
     started_seconds: float | None = None
     sampled_seconds: float | None = None
+    version: str = ""
+    """What the replica itself answers to /version, where it was asked."""
 
 
 def key_of(labels: Labels, replica_labels: Sequence[str]) -> Key:

@@ -232,6 +232,8 @@ class Engine(_Part):
     """max_num_batched_tokens per step."""
     window: Annotated[int, Field(ge=1)] | None = None
     """max_model_len, tokens."""
+    ask_version: bool = False
+    """Ask the replicas themselves for /version, at the addresses that the source scrapes."""
 
 
 class Alerts(_Part):
