@@ -191,7 +191,7 @@ def _free_memory(numbers: dict[str, float]) -> None:
     free, total, requested = get("free_gib"), get("total_gib"), get("requested_gib")
     if free is not None and total and requested is not None and "tried_gib" not in numbers:
         numbers["used_before_gib"] = round(total - free, 2)
-        numbers["max_utilization"] = max(math.floor(free / total * 1000) / 1000, 0.0)
+        numbers["max_utilization"] = max(math.floor(free / total * 1000 + 1e-7) / 1000, 0.0)
         if requested > free:
             numbers["short_by_gib"] = round(requested - free, 2)
     if (initial := get("initial_free_gib")) is not None and (current := get("current_free_gib")) is not None:

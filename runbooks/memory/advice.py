@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 HIGH_UTILIZATION = 0.95
 """Above this nothing is left for graphs, context and run-time peaks; raising it further only moves the failure."""
+SMALL_TOKEN_BUDGET = 2048
+_BINARY_NOISE = 1e-7
 
 
 @dataclass
@@ -19,6 +22,16 @@ class Advice:
 
     def fix(self, change: dict[str, Any], price: str, **predicted: float | bool | str) -> None:
         self.fixes.append({"change": change, "predicted": predicted, "price": price})
+
+
+def hundredths_up(value: float) -> float:
+    """The next hundredth at or above `value`; a figure that is a hundredth already stays, whatever binary fractions make of it."""
+    return math.ceil(value * 100 - _BINARY_NOISE) / 100
+
+
+def hundredths_down(value: float) -> float:
+    """The hundredth at or below `value`, likewise."""
+    return math.floor(value * 100 + _BINARY_NOISE) / 100
 
 
 def gib(value: float) -> str:

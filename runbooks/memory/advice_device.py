@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from runbooks.memory.account import last_out_of_memory
-from runbooks.memory.advice import Advice, gib
+from runbooks.memory.advice import HIGH_UTILIZATION, SMALL_TOKEN_BUDGET, Advice, gib, hundredths_down, hundredths_up
 from runbooks.memory.classes import OTHERS_WORTH_NAMING_GIB, Verdict, outside_is_large
 from runbooks.memory.reader import Attempt
 from runbooks.memory.torch_oom import OutOfMemory
@@ -85,13 +84,21 @@ def lower_utilization(advice: Advice, numbers: dict[str, float], memory: OutOfMe
         )
         return
     lacking = max(memory.short_by_gib, 0.0) + GRAPH_MARGIN_GIB if memory else 0.05 * total
-    step = math.ceil(lacking / total * 100) / 100
+    step = hundredths_up(lacking / total)
+    pool = numbers.get("available_kv_gib")
+    if pool is not None and step * total >= pool or share is not None and step >= share:
+        held = f"the whole KV cache of {gib(pool)}" if pool is not None else "the whole share of this server"
+        advice.says.append(
+            f"a lower utilization alone is no way out: {gib(step * total)} are lacking, which is {held} or more. The device is too small for this model with these settings: fewer tokens a step, quantize, or tensor parallel"
+        )
+        return
     change: dict[str, Any] = (
         {"gpu_memory_utilization_at_most": round(share - step, 2)}
         if share is not None
         else {"gpu_memory_utilization": f"lower by {step:.2f}"}
     )
-    advice.fix(change, f"{gib(step * total)} less for the KV cache", frees_gib=round(step * total, 2))
+    left = {} if pool is None else {"available_kv_gib": round(pool - step * total, 2)}
+    advice.fix(change, f"{gib(step * total)} less for the KV cache", frees_gib=round(step * total, 2), **left)
 
 
 def full_device(memory: OutOfMemory) -> str:
@@ -136,9 +143,11 @@ def activation(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict
             "the KV pool is inside the allocated figure from the start, so a high figure there is normal, and a full KV cache never raises this error: it preempts"
         )
         lower_utilization(advice, numbers, memory)
-    if budget is None or budget > 2048:
+    smaller = int(budget // 4) if budget and budget >= 4 * SMALL_TOKEN_BUDGET else SMALL_TOKEN_BUDGET
+    smaller = max(smaller, int(numbers.get("max_num_seqs", 0)))  # a budget below the seats is refused
+    if budget is None or budget > smaller:
         advice.fix(
-            {"max_num_batched_tokens": int(budget // 4) if budget and budget >= 8192 else 2048},
+            {"max_num_batched_tokens": smaller},
             "longer prefill: more steps per prompt",
             effect="the activation peak shrinks about in proportion",
         )
@@ -226,12 +235,13 @@ def other_process(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: d
         "find that process first (nvidia-smi, then its owner); changing this server's settings would treat the symptom"
     )
     if others is not None and memory.total_gib > others:
-        most = math.floor((memory.total_gib - others) / memory.total_gib * 95) / 100
-        advice.fix(
-            {"gpu_memory_utilization_at_most": most},
-            "only if the two must share the device: a smaller KV cache",
-            requested_gib=round(most * memory.total_gib, 2),
-        )
+        most = hundredths_down((memory.total_gib - others) / memory.total_gib * HIGH_UTILIZATION)
+        if most > 0:
+            advice.fix(
+                {"gpu_memory_utilization_at_most": most},
+                "only if the two must share the device: a smaller KV cache",
+                requested_gib=round(most * memory.total_gib, 2),
+            )
     no_fragmentation_hint(advice, memory)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 
-from runbooks.memory.advice import HIGH_UTILIZATION, Advice, gib
-from runbooks.memory.classes import Verdict
+from runbooks.memory.advice import HIGH_UTILIZATION, SMALL_TOKEN_BUDGET, Advice, gib, hundredths_down, hundredths_up
+from runbooks.memory.classes import OTHERS_WORTH_NAMING_GIB, Verdict
 from runbooks.memory.reader import Attempt
 
 WORTH_STARTING = 0.2
 """A smaller share of a device holds no model that was meant for most of it."""
+LEAST_POOL_GIB = 0.01
+"""More than nothing: at zero the start is refused just the same."""
 LOW_SHARE = 0.6
 """At or below this share of the device most of it is meant for somebody else, and the share is the first thing to look at."""
 
@@ -57,7 +59,7 @@ def window(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict[str
         )
     needed, available = numbers.get("needed_gib"), numbers.get("available_kv_gib")
     if needed is not None and available is not None:
-        if needed / 2 <= available:
+        if needed / 2 <= available and not attempt.arguments.get("kv_cache_dtype", "auto").startswith("fp8"):
             advice.fix(
                 {"kv_cache_dtype": "fp8"},
                 "half the KV bytes, some accuracy; needs hardware and an attention backend that support it",
@@ -82,12 +84,22 @@ def raise_utilization(advice: Advice, numbers: dict[str, float], lacking_gib: fl
     share, total = numbers.get("gpu_memory_utilization"), numbers.get("total_gib")
     if share is None or not total:
         return
-    wanted = math.ceil((share + lacking_gib / total) * 100) / 100
-    if wanted <= HIGH_UTILIZATION:
+    wanted = hundredths_up(share + lacking_gib / total)
+    free = numbers.get("free0_gib")
+    if wanted <= HIGH_UTILIZATION and free is not None and wanted * total > free:
+        advice.says.append(
+            f"utilization cannot close the gap: {wanted:.2f} of {total:.2f} GiB are {wanted * total:.2f} GiB, and only {free:.2f} GiB were free before the start; the start-up check would refuse it"
+        )
+        if total - free >= OTHERS_WORTH_NAMING_GIB:
+            advice.says.append(
+                f"something else held {total - free:.2f} GiB of the device already: look at that first (nvidia-smi)"
+            )
+    elif wanted <= HIGH_UTILIZATION:
         advice.fix(
             {"gpu_memory_utilization_at_least": wanted},
             f"leaves {gib((1 - wanted) * total)} outside the budget for graphs, context and run-time peaks",
             requested_gib=round(wanted * total, 2),
+            available_kv_gib=round(numbers.get("available_kv_gib", 0.0) + (wanted - share) * total, 2),
         )
     else:
         advice.says.append(
@@ -109,15 +121,19 @@ def negative(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict[s
             f"utilization is already {share:.2f}: there is no head-room left in it, and it must not go higher"
         )
     elif share is not None and total is not None:
-        raise_utilization(advice, numbers, deficit)
+        raise_utilization(advice, numbers, deficit + LEAST_POOL_GIB)
+        advice.says.append(
+            f"such a rise only closes the deficit and leaves a pool of {LEAST_POOL_GIB:.2f} GiB or little more; what the window needs comes on top"
+        )
     else:
         advice.says.append(
             "whether a higher utilization can close the deficit depends on the device total: deficit / total is what it would have to grow by, only to reach zero blocks"
         )
     budget = numbers.get("max_num_batched_tokens")
-    if budget is not None and budget > 2048:
+    smaller = max(SMALL_TOKEN_BUDGET, int(numbers.get("max_num_seqs", 0)))  # a budget below the seats is refused
+    if budget is not None and budget > smaller:
         advice.fix(
-            {"max_num_batched_tokens": 2048},
+            {"max_num_batched_tokens": smaller},
             "longer prefill: more steps per prompt",
             effect="lowers the activation peak; the new peak must be measured",
         )
@@ -161,9 +177,10 @@ def no_blocks(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict[
             f"utilization is already {share:.2f} and must not go higher: quantize or use tensor parallel"
         )
     budget = numbers.get("max_num_batched_tokens")
-    if budget is not None and budget > 2048:
+    smaller = max(SMALL_TOKEN_BUDGET, int(numbers.get("max_num_seqs", 0)))  # a budget below the seats is refused
+    if budget is not None and budget > smaller:
         advice.fix(
-            {"max_num_batched_tokens": 2048},
+            {"max_num_batched_tokens": smaller},
             "longer prefill: more steps per prompt",
             effect="lowers the activation peak; the new peak must be measured",
         )
@@ -184,7 +201,7 @@ def free_short(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict
     free, total, requested, share = (
         numbers[name] for name in ("free_gib", "total_gib", "requested_gib", "gpu_memory_utilization")
     )
-    most = math.floor(free / total * 100) / 100
+    most = hundredths_down(free / total)
     advice.says.append(
         f"{requested:.2f} GiB are requested and {free:.2f} of {total:.2f} GiB are free: short by {requested - free:.2f} GiB; {total - free:.2f} GiB were in use before the start"
     )
