@@ -179,7 +179,7 @@ def _reach(extent: tuple[int, int] | None, then: Window) -> tuple[str, str]:
     """(why there is nothing, what is only partly there) of an earlier window in a source whose samples begin somewhere."""
     if extent is None or extent[0] <= then.start_ms:
         return "", ""
-    first = f"samples begin at {format_instant(extent[0])}"
+    first = f"samples begin at {format_instant(extent[0] // 1000 * 1000)}"
     return (first, "") if extent[0] >= then.end_ms else ("", first)
 
 

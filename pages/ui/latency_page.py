@@ -58,6 +58,8 @@ def draw(here: View) -> None:
         level, words = slo_text(picture, doubts)
         if words:
             states.line(level, words, *states.mistrust(doubts))
+        if said := averaging_text(picture.ranking):
+            states.note(said)
     left, right = st.columns(2, gap="small")
     with left, states.section("The heat map"):
         payload = charts.pack(heat_chart(picture.heat_map, scene.axis, scene.marks, doubts), group="latency", dim=dim)
@@ -73,8 +75,6 @@ def draw(here: View) -> None:
         opened = _ranking(picture, scene, dim)
     with right, states.section("The comparison"):
         table(EARLIER_COLUMNS, earlier_rows(picture, doubts), key="earlier", dim=dim)
-        if said := averaging_text(picture.ranking):
-            states.note(said)
     for finding in picture.findings:
         states.line("warn", finding.text, ", ".join(finding.where))
     gestures(here, drawn)

@@ -169,7 +169,7 @@ def rank_columns(picture: LatencyPicture) -> tuple[Column, ...]:
     )  # fmt: skip
 
 
-FLEET = "fleet"
+FLEET, NOW = "fleet", "now"
 
 
 def ranking_rows(
@@ -209,7 +209,7 @@ def _quantile_cell(told: QuantileFigure, doubts: Sequence[str] = ()) -> Cell:
 
 
 EARLIER_COLUMNS = (
-    Column("the same window"),
+    Column("same window"),
     Column("p50", "right"),
     Column("p95", "right"),
     Column("p99", "right"),
@@ -224,12 +224,14 @@ def earlier_rows(picture: LatencyPicture, doubts: Sequence[str] = ()) -> list[Ro
         seen = next((q.interval.observations for q in quantiles if q.interval is not None), None)
         if seen is None:
             why = quantiles[0]
-            return Row(name, (Cell(why.note or quantile_text(why), "muted"), *(Cell("-", "muted") for _ in range(3))))
+            idle = "nothing observed" in why.note
+            word = "nothing observed" if idle else "no samples then" if why.status == "no_data" else quantile_text(why)
+            return Row(name, (Cell(word, "muted", note=why.note), *(Cell("-", "muted") for _ in range(3))))
         why_not = tuple(dict.fromkeys((*(reason for q in quantiles for reason in q.tainted), *doubts)))
         count = Cell(f"{seen:,.0f}", note=f"Only a part of that window: {note}" if note else "")
         return Row(name, (*(_quantile_cell(q, why_not) for q in quantiles), count))
 
-    return [row("now", picture.whole), *(row(each.label, each.quantiles, each.note) for each in picture.earlier)]
+    return [row(NOW, picture.whole), *(row(each.label, each.quantiles, each.note) for each in picture.earlier)]
 
 
 def slo_text(picture: LatencyPicture, doubts: Sequence[str] = ()) -> tuple[str, str]:
