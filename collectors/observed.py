@@ -7,8 +7,9 @@ carry a running total in which resets are mended and a series born above zero co
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +24,23 @@ def index_at(times_ms: Int64s, at_ms: int) -> int:
     return int(times_ms.searchsorted(at_ms, side="right")) - 1
 
 
+class Scraped:
+    """Something on the scrape times of a replica. `places` is shared by all of it: an instant is looked up once, and laws and causes ask for
+    the same few dozen instants thousands of times."""
+
+    times_ms: Int64s
+    places: dict[int, int]
+
+    def at(self, at_ms: int) -> int:
+        """Index of the last scrape <= at_ms; -1 when there is none."""
+        found = self.places.get(at_ms)
+        if found is None:
+            found = self.places[at_ms] = index_at(self.times_ms, at_ms)
+        return found
+
+
 @dataclass(frozen=True)
-class Counter:
+class Counter(Scraped):
     """A counter on its replica's scrape times.
 
     values: raw, NaN where the scrape brought nothing. total: increases added up since the start of the window (a fall
@@ -38,29 +54,28 @@ class Counter:
     total: Floats
     drops_ms: tuple[int, ...] = ()
     born_ms: int | None = None
+    places: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
 
     def increase(self, start_ms: int, end_ms: int) -> float:
         """Increase between the last scrapes at or before start and end; NaN without two scrapes to compare."""
-        last = index_at(self.times_ms, end_ms)
-        first = max(index_at(self.times_ms, start_ms), 0)
+        last, first = self.at(end_ms), max(self.at(start_ms), 0)
         if last <= first:
             return NAN
         return float(self.total[last] - self.total[first])
 
     def rate(self, start_ms: int, end_ms: int) -> float:
         """Increase per second of the time between the two scrapes that `increase` compares; NaN when it is."""
-        last = index_at(self.times_ms, end_ms)
-        first = max(index_at(self.times_ms, start_ms), 0)
+        last, first = self.at(end_ms), max(self.at(start_ms), 0)
         if last <= first:
             return NAN
         return float(self.total[last] - self.total[first]) * 1000.0 / float(self.times_ms[last] - self.times_ms[first])
 
     def last_rise_ms(self, until_ms: int) -> int | None:
         """The latest scrape at or before until_ms at which the counter had grown; None when it never did."""
-        last = index_at(self.times_ms, until_ms)
+        last = self.at(until_ms)
         if last < 1:
             return None
-        rises = np.flatnonzero(np.diff(self.total[: last + 1]) > 0)
+        rises = np.flatnonzero(self.total[1 : last + 1] > self.total[:last])
         return int(self.times_ms[rises[-1] + 1]) if len(rises) else None
 
 
@@ -77,6 +92,15 @@ class Histogram:
     edges: Floats
     bucket_times_ms: Int64s
     buckets: Floats
+
+    @cached_property
+    def complete(self) -> npt.NDArray[np.bool_]:
+        """At which of `bucket_times_ms` every bucket has a count."""
+        return np.asarray(~np.isnan(self.buckets).any(axis=1))
+
+    @cached_property
+    def always_complete(self) -> bool:
+        return bool(self.complete.all())
 
     def mean(self, start_ms: int, end_ms: int) -> float:
         """Mean of the observations made between two instants; NaN when there were none."""
@@ -119,7 +143,7 @@ class CacheConfig:
 
 
 @dataclass(frozen=True)
-class Rank:
+class Rank(Scraped):
     """One engine of a replica. `gauges`, `counters`, `histograms` are keyed by canonical signal; absent = no series."""
 
     instance: str
@@ -130,15 +154,14 @@ class Rank:
     counters: Mapping[str, Counter]
     histograms: Mapping[str, Histogram]
     cache: CacheConfig = CacheConfig()
+    places: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
 
     def gauge(self, signal: str, start_ms: int, end_ms: int) -> Floats:
         """Values of a gauge scraped with start < t <= end, without the gaps; empty when there are none."""
         values = self.gauges.get(signal)
         if values is None:
             return np.empty(0)
-        lo = np.searchsorted(self.times_ms, start_ms, side="right")
-        hi = np.searchsorted(self.times_ms, end_ms, side="right")
-        window = values[lo:hi]
+        window = values[self.at(start_ms) + 1 : self.at(end_ms) + 1]
         return window[~np.isnan(window)]
 
     def last(self, signal: str, at_ms: int) -> float:
@@ -146,7 +169,10 @@ class Rank:
         values = self.gauges.get(signal)
         if values is None:
             return NAN
-        seen = values[: index_at(self.times_ms, at_ms) + 1]
+        newest = self.at(at_ms)
+        if newest >= 0 and values[newest] == values[newest]:
+            return float(values[newest])
+        seen = values[: newest + 1]
         seen = seen[~np.isnan(seen)]
         return float(seen[-1]) if len(seen) else NAN
 
@@ -174,12 +200,20 @@ class Rank:
 
     def present(self, at_ms: int, since_ms: int) -> frozenset[str]:
         """Signals with at least one sample in (since, at]."""
-        lo = int(np.searchsorted(self.times_ms, since_ms, side="right"))
-        hi = index_at(self.times_ms, at_ms) + 1
-        seen = {name for name, values in self.gauges.items() if not np.isnan(values[lo:hi]).all()}
-        seen |= {name for name, c in self.counters.items() if not np.isnan(c.values[lo:hi]).all()}
-        seen |= {name for name, h in self.histograms.items() if not np.isnan(h.count.values[lo:hi]).all()}
-        return frozenset(seen)
+        names, shown = self._shown
+        seen = np.asarray(shown[:, self.at(since_ms) + 1 : self.at(at_ms) + 1].any(axis=1))
+        return frozenset(compress(names, seen.tolist()))
+
+    @cached_property
+    def _shown(self) -> tuple[tuple[str, ...], npt.NDArray[np.bool_]]:
+        """The signals, and at which scrapes each has a sample: (signals, scrapes)."""
+        lines = [
+            *self.gauges.items(),
+            *((name, counter.values) for name, counter in self.counters.items()),
+            *((name, histogram.count.values) for name, histogram in self.histograms.items()),
+        ]
+        values = np.array([line for _, line in lines]).reshape(len(lines), len(self.times_ms))
+        return tuple(name for name, _ in lines), ~np.isnan(values)
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,22 @@ from collectors.observed import Counter
 Flags = npt.NDArray[np.bool_]
 
 
-def mended(times_ms: Int64s, values: Floats, answered: Flags, starts_seconds: Floats) -> Counter:
-    """A counter with its running total.
+Places = dict[int, int]
+
+
+def mended(
+    times_ms: Int64s, values: Floats, answered: Flags, starts_seconds: Floats, places: Places | None = None
+) -> Counter:
+    """A counter with its running total. `places`: see Scraped.
 
     A series that appears late counts from zero when its target had been scraped without it, or when its process began
     inside the window; otherwise its first value is history. answered [n]: the scrape brought samples of the process.
     """
+    places = {} if places is None else places
     seen = np.flatnonzero(~np.isnan(values))
     total = np.zeros(len(values))
     if not len(seen):
-        return Counter(times_ms, values, total)
+        return Counter(times_ms, values, total, places=places)
     first = int(seen[0])
     steps = np.diff(values[seen])
     fell = steps < 0
@@ -33,11 +39,15 @@ def mended(times_ms: Int64s, values: Floats, answered: Flags, starts_seconds: Fl
         if fresh or bool(answered[:first].any()):
             total[first], born_ms = values[first], int(times_ms[first])
     total[seen[1:]] = np.where(fell, values[seen[1:]], steps)
-    return Counter(times_ms, values, np.cumsum(total), tuple(int(t) for t in times_ms[seen[1:][fell]]), born_ms)
+    drops_ms = tuple(int(t) for t in times_ms[seen[1:][fell]])
+    return Counter(times_ms, values, np.cumsum(total), drops_ms, born_ms, places)
 
 
-def all_mended(times_ms: Int64s, values: Floats, answered: Flags, starts_seconds: Floats) -> list[Counter]:
+def all_mended(
+    times_ms: Int64s, values: Floats, answered: Flags, starts_seconds: Floats, places: Places | None = None
+) -> list[Counter]:
     """Every row of `values` (series, scrapes) as `mended` gives it; those without a gap in one step, as nearly all are."""
+    places = {} if places is None else places
     whole: Flags = np.asarray(~np.isnan(values).any(axis=1))
     steps = np.diff(values, axis=1)
     fell = steps < 0
@@ -45,14 +55,14 @@ def all_mended(times_ms: Int64s, values: Floats, answered: Flags, starts_seconds
     total = np.zeros(values.shape)
     total[:, 1:] = np.where(fell, values[:, 1:], steps) if falls.any() else steps
     np.cumsum(total, axis=1, out=total)
-    return [
-        (
-            Counter(times_ms, values[row], total[row], tuple(times_ms[1:][fell[row]].tolist()) if falls[row] else ())
-            if whole[row]
-            else mended(times_ms, values[row], answered, starts_seconds)
-        )
-        for row in range(len(values))
-    ]
+    found = []
+    for row in range(len(values)):
+        if whole[row]:
+            drops_ms = tuple(times_ms[1:][fell[row]].tolist()) if falls[row] else ()
+            found.append(Counter(times_ms, values[row], total[row], drops_ms, None, places))
+        else:
+            found.append(mended(times_ms, values[row], answered, starts_seconds, places))
+    return found
 
 
 def added(parts: Sequence[Counter]) -> Counter:
@@ -69,4 +79,5 @@ def added(parts: Sequence[Counter]) -> Counter:
         np.sum([part.total for part in parts], axis=0),
         tuple(sorted({t for part in parts for t in part.drops_ms})),
         next((part.born_ms for part in parts if part.born_ms is not None), None),
+        parts[0].places,
     )

@@ -73,6 +73,7 @@ class _Grid:
 
     def __init__(self, target: Target, plan: EngineRows) -> None:
         self.times_ms = target.times_ms()
+        self.places: dict[int, int] = {}
         self.engine = _laid(self.times_ms, target.engine)
         own = _laid(self.times_ms, target.own)
         named = {row.labels["__name__"]: row.row for row in rows_of(_shares(target.own))}
@@ -89,7 +90,7 @@ class _Grid:
             self.answered = np.asarray(~np.isnan(self.engine[plan.answering]).all(axis=0))
 
     def counters(self, values: Floats) -> list[Counter]:
-        return all_mended(self.times_ms, values, self.answered, self.starts_seconds)
+        return all_mended(self.times_ms, values, self.answered, self.starts_seconds, self.places)
 
 
 class _Buckets:
@@ -184,7 +185,7 @@ def _rank(
         )
         for signal, (name, sums, counts) in rank.histograms.items()
     }
-    return Rank(instance, rank.engine, rank.model, grid.times_ms, gauges, counters, histograms, cache)
+    return Rank(instance, rank.engine, rank.model, grid.times_ms, gauges, counters, histograms, cache, grid.places)
 
 
 def _cache_config(info: Sequence[Sheet], ranks: int) -> CacheConfig:

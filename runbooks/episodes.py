@@ -15,15 +15,9 @@ def holding_since(times_ms: Int64s, flags: npt.NDArray[np.bool_], forgiven: int 
     """
     if not len(flags) or not flags[-1]:
         return None
-    since = misses = 0
-    for index in range(len(flags) - 1, -1, -1):
-        if flags[index]:
-            since, misses = index, 0
-        else:
-            misses += 1
-            if misses > forgiven:
-                break
-    return int(times_ms[since])
+    held = np.flatnonzero(flags)
+    breaks = np.flatnonzero(np.diff(held) > forgiven + 1)
+    return int(times_ms[held[breaks[-1] + 1] if len(breaks) else held[0]])
 
 
 def moving_since(times_ms: Int64s, total: Floats, quiet_ms: int) -> int | None:

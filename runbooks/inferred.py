@@ -32,24 +32,22 @@ def hidden_preemptions(rank: Rank, start_ms: int, end_ms: int) -> int:
 
 def longest_silence_ms(rank: Rank, progress: Sequence[str], start_ms: int, end_ms: int) -> int:
     """Longest time between two scrapes with progress, in between which requests ran all along; 0 when there is none."""
-    rises: set[int] = set()
+    running = rank.gauges.get("requests_running")
+    if running is None or len(running) < 2:
+        return 0
+    moved = np.zeros(len(running), dtype=bool)
     for signal in progress:
         counter = rank.counter(signal)
         if counter is not None:
-            grown = np.flatnonzero(np.diff(counter.total) > 0) + 1
-            rises.update(int(t) for t in counter.times_ms[grown])
-    ordered = sorted(t for t in rises if start_ms <= t <= end_ms)
-    running = rank.gauges.get("requests_running")
-    if running is None:
+            moved[1:] |= counter.total[1:] > counter.total[:-1]
+    moved &= (rank.times_ms >= start_ms) & (rank.times_ms <= end_ms)
+    places = np.flatnonzero(moved)
+    if len(places) < 2:
         return 0
-    known = ~np.isnan(running)
-    times, values = rank.times_ms[known], running[known]
-    longest = 0
-    for earlier, later in zip(ordered, ordered[1:], strict=False):
-        between = values[(times >= earlier) & (times < later)]
-        if later - earlier > longest and len(between) and between.min() > 0:
-            longest = later - earlier
-    return longest
+    # what lies between two rises: the lowest number of running requests from the earlier on, the later left out
+    lowest = np.fmin.reduceat(running, places)[:-1]
+    lengths = np.diff(rank.times_ms[places])[lowest > 0]
+    return int(lengths.max(initial=0))
 
 
 def preempting_since_ms(rank: Rank, quiet_ms: int) -> int | None:

@@ -60,6 +60,16 @@ class RankWindows:
 
     def series(self, signal: str) -> tuple[Int64s, Floats]:
         """Times and values of a gauge in this process, gaps left out."""
+        found = self._cut.get(signal)
+        if found is None:
+            found = self._cut[signal] = self._cut_to_process(signal)
+        return found
+
+    @cached_property
+    def _cut(self) -> dict[str, tuple[Int64s, Floats]]:
+        return {}
+
+    def _cut_to_process(self, signal: str) -> tuple[Int64s, Floats]:
         values = self.rank.gauges.get(signal)
         if values is None:
             return np.empty(0, dtype=np.int64), np.empty(0)

@@ -42,6 +42,8 @@ def unreachable(replica: Replica, at_ms: int, pace: Pace) -> tuple[str, int, str
     if last < 0 or at_ms - int(replica.times_ms[last]) > SILENT_SCRAPES * pace.interval_ms:
         newest = int(replica.times_ms[last]) if last >= 0 else at_ms
         return "unscraped", newest, f"no sample for {(at_ms - newest) / 1000:.0f} s"
+    if replica.up[last] > 0:
+        return None
     known = ~np.isnan(replica.up[: last + 1])
     since = holding_since(replica.times_ms[: last + 1][known], replica.up[: last + 1][known] == 0, forgiven=0)
     if since is not None:
