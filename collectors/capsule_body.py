@@ -61,7 +61,7 @@ class BodyWriter:
         self._hash = hashlib.sha256()
         self._members: list[Member] = []
         self._lines: list[tuple[_Place, bytes]] = []
-        self._raw = self._samples = self._written = 0
+        self._raw = self._samples = self._written = self._series = 0
         self._names: list[str] = []
         self._vectors: dict[bytes, int] = {}
         self._table: list[bytes] = []
@@ -73,6 +73,11 @@ class BodyWriter:
         key = sort_key(series.labels)
         if self._last is not None and key <= self._last:
             raise SourceBroken(f"series {dict(series.labels)} comes twice or out of order")
+        self._series += 1
+        if self._series > MAX_SERIES:
+            raise SourceBroken(
+                f"more than the {MAX_SERIES} series that one incident file holds", "Choose fewer metrics or replicas"
+            )
         name = key[0]
         if self._raw >= MEMBER_BYTES and (name != self._names[-1] or self._raw >= 8 * MEMBER_BYTES):
             self._end_member()

@@ -12,6 +12,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from collectors.model import MetricMeta
+from collectors.series_lines import LATEST_MS
 from collectors.source import SourceBroken
 
 SCHEMA = 2
@@ -20,15 +21,20 @@ BODY_FILE = "series.jsonl.gz"
 MANIFEST_FILE = "manifest.json"
 
 
+Instant = Annotated[int, Field(ge=0, le=LATEST_MS)]
+"""Epoch milliseconds, up to a time that calendars have."""
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
 class Extent(_Part):
     """First and last instant, epoch milliseconds."""
+    """First and last instant, epoch milliseconds."""
 
-    start_ms: int = 0
-    end_ms: int = 0
+    start_ms: Instant = 0
+    end_ms: Instant = 0
 
 
 class Origin(_Part):
@@ -63,13 +69,13 @@ class Replica(_Part):
     instance: str
     job: str = ""
     engines: tuple[str, ...] = ()
-    scrape_interval_ms: int = 0
+    scrape_interval_ms: Annotated[int, Field(ge=0)] = 0
 
 
 class Mark(_Part):
     """An instant worth jumping to: a restart, an anomaly, an operator's note."""
 
-    at_ms: int
+    at_ms: Instant
     kind: str
     text: str = ""
     instance: str = ""

@@ -294,9 +294,16 @@ def test_where_every_series_has_its_own_times_they_stand_in_its_line(
         assert (back.times_ms.tolist(), back.values.tobytes()) == (each.times_ms.tolist(), each.values.tobytes())
 
 
-def test_a_series_that_no_file_would_read_back_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capsule_body, "MAX_SERIES_SAMPLES", 59)
-    with pytest.raises(SourceBroken, match="60 samples, more than the 59"):
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [("MAX_SERIES_SAMPLES", "60 samples, more than the 19"), ("MAX_SERIES", "more than the 19 series")],
+)
+def test_what_would_not_be_read_back_is_not_written(
+    limit: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(fleet()) == 20
+    monkeypatch.setattr(capsule_body, limit, 19)
+    with pytest.raises(SourceBroken, match=words):
         written(tmp_path / "a.capsule")
     assert list(tmp_path.iterdir()) == []
 
@@ -308,6 +315,9 @@ def test_a_series_that_no_file_would_read_back_is_not_written(tmp_path: Path, mo
         ({"schema": 0}, "schema"),
         ({"window": {"start_ms": "yesterday", "end_ms": 5}}, "window.start_ms"),
         ({"window": {"start_ms": 5, "end_ms": 4}}, "ends before it starts"),
+        ({"window": {"start_ms": 5, "end_ms": 2**53}}, "window.end_ms"),
+        ({"window": {"start_ms": -1, "end_ms": START_MS}}, "window.start_ms"),
+        ({"marks": [{"at_ms": 10**30, "kind": "note"}]}, "marks.0.at_ms"),
         ({"window": {"start_ms": START_MS // 1000, "end_ms": START_MS // 1000 + 300}}, "seconds and milliseconds"),
         ({"marks": [{"at_ms": 1}]}, "marks.0.kind"),
         ({"metrics": []}, "metrics"),
