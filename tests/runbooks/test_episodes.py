@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from runbooks.episodes import holding_since, moving_since
 
@@ -15,6 +17,20 @@ def test_a_stretch_of_true_bridges_one_blink() -> None:
     assert holding_since(TIMES, flags) == 75_000
     flags[-1] = False
     assert holding_since(TIMES, flags) is None
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.booleans(), min_size=1, max_size=20), st.integers(0, 3))
+def test_a_stretch_ends_before_more_blinks_than_are_forgiven(flags: list[bool], forgiven: int) -> None:
+    since, misses = None, 0
+    for place in range(len(flags) - 1, -1, -1) if flags[-1] else ():
+        if flags[place]:
+            since, misses = int(TIMES[place]), 0
+        else:
+            misses += 1
+            if misses > forgiven:
+                break
+    assert holding_since(TIMES[: len(flags)], np.array(flags), forgiven) == since
 
 
 @pytest.mark.parametrize(
