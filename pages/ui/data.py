@@ -213,6 +213,11 @@ def fleet(view: View) -> Seen[FleetPicture]:
     return _seen(_pictures.fleets, _subject(view), (view.at_ms, view.window.start_ms), compute)
 
 
+def of_replica(view: View, labels: Mapping[str, str]) -> Seen[FleetPicture]:
+    """The picture of one replica alone: flow and quantiles of it by itself."""
+    return fleet(replace(view, scope=tuple(sorted({**dict(view.scope), **labels}.items()))))
+
+
 def diagnosis(view: View) -> Seen[Diagnosis]:
     """What is wrong at the view's instant, computed once per source and instant."""
     subject = (view.source_key, view.scope, view.mode == "live")

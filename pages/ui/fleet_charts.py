@@ -67,8 +67,11 @@ def quantile_series(panel: QuantilePanel) -> tuple[Quantile, ...]:
     )  # fmt: skip
 
 
-def panels(scene: Scene) -> list[Chart]:
-    """Waiting, KV usage, arrivals and completions, time to first token; then running and the token gap."""
+def panels(scene: Scene, whose: str = "fleet") -> list[Chart]:
+    """Waiting, KV usage, arrivals and completions, time to first token; then running and the token gap.
+
+    `whose` names what the sums and quantiles are of: the fleet, or the one replica that the picture was narrowed to.
+    """
     picture = scene.picture
     slo = picture.totals.time_to_first_token_slo
     gap_slo = picture.totals.inter_token_latency_slo
@@ -90,10 +93,10 @@ def panels(scene: Scene) -> list[Chart]:
     return [
         chart("Waiting", "", picture.waiting, waiting, "requests, by replica", ("requests_waiting",), runbook=runbook("waiting_growth"), aside=more),
         chart("KV cache usage", "ratio", picture.kv_cache_usage, usage, "% of blocks, by replica", ("kv_cache_usage",), y_max=1.0, runbook=runbook("kv_pressure"), aside=usage_more),
-        chart("Arrivals and completions", "/s", picture.flow, _flow(picture.flow), "requests/s, fleet", ("time_to_first_token", "requests_finished"), runbook=runbook("waiting_growth"), limits=_capacity(scene)),
-        chart("Time to first token", "s", picture.time_to_first_token, quantile_series(picture.time_to_first_token), "bucket that holds the quantile, fleet", ("time_to_first_token",), limits=(Limit(f"SLO {seconds(slo.threshold)}", slo.threshold),)),
+        chart("Arrivals and completions", "/s", picture.flow, _flow(picture.flow), f"requests/s, {whose}", ("time_to_first_token", "requests_finished"), runbook=runbook("waiting_growth"), limits=_capacity(scene)),
+        chart("Time to first token", "s", picture.time_to_first_token, quantile_series(picture.time_to_first_token), f"bucket that holds the quantile, {whose}", ("time_to_first_token",), limits=(Limit(f"SLO {seconds(slo.threshold)}", slo.threshold),)),
         chart("Running", "", picture.running, running, "requests, by replica", ("requests_running",), aside=running_more),
-        chart("Gap between tokens", "s", picture.inter_token_latency, quantile_series(picture.inter_token_latency), "bucket that holds the quantile, fleet", ("inter_token_latency",), limits=(Limit(f"SLO {seconds(gap_slo.threshold)}", gap_slo.threshold),)),
+        chart("Gap between tokens", "s", picture.inter_token_latency, quantile_series(picture.inter_token_latency), f"bucket that holds the quantile, {whose}", ("inter_token_latency",), limits=(Limit(f"SLO {seconds(gap_slo.threshold)}", gap_slo.threshold),)),
     ]  # fmt: skip
 
 

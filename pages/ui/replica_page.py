@@ -8,13 +8,14 @@ import numpy as np
 import streamlit as st
 
 from collectors.fleet_picture import RankRow, ReplicaRow
+from collectors.source import SourceError
 from pages.ui import data, nav, states, view
 from pages.ui.charts import Limit, Line
 from pages.ui.charts import Panel as Chart
 from pages.ui.diagnose_view import LAW_COLUMNS, law_rows
 from pages.ui.doubts import at_one_of
 from pages.ui.fleet_answers import figure_tile
-from pages.ui.fleet_charts import notice_of
+from pages.ui.fleet_charts import notice_of, panels
 from pages.ui.fleet_page import grid, scene_of
 from pages.ui.fleet_scene import STATE_LEVELS, Scene, state_words
 from pages.ui.frame import gestures, runbook_query
@@ -58,7 +59,7 @@ def draw(here: View) -> None:
         _wrong(here, scene, row)
     drawn: list[object] = []
     with states.section("The charts"):
-        drawn = grid(_charts(scene, row), "replica", dim=dim, across=3)
+        drawn = grid([*_charts(scene, row), *_flow_charts(here, scene, row)], "replica", dim=dim, across=3)
     if len(row.ranks) > 1:
         with states.section("The ranks"):
             states.heading("Ranks")
@@ -91,9 +92,9 @@ def _head(scene: Scene, row: ReplicaRow, older_seconds: float, dim: bool) -> Non
                     ("Scope", ", ".join(f"{name}={value}" for name, value in row.scope.items())),
                     ("Started", f"{day_and_clock(row.started_ms)} UTC" if row.started_ms is not None else "not exported"),
                     ("Newest sample", f"{age(row.age_seconds + older_seconds)} old" if row.age_seconds is not None else "none in this range"),
-                    ("Queue", _doubted(scene, row, row.drain.text, "requests_waiting", "time_to_first_token")),
+                    ("Queue", _doubted(scene, row, _queue_words(row), "requests_waiting", "time_to_first_token")),
                     ("KV cache", _doubted(scene, row, row.kv_forecast.text, "kv_cache_usage")),
-                    ("Measured capacity", _doubted(scene, row, f"{figure_text(row.capacity_requests)}; {figure_text(row.capacity_tokens)}", "time_to_first_token", "generation_tokens")),
+                    ("Measured capacity", _doubted(scene, row, _capacity_words(row), "time_to_first_token", "generation_tokens")),
                 ]
             ),
             class_="pw-card pw-two pw-dim" if dim else "pw-card pw-two",
@@ -153,6 +154,33 @@ def _wrong(here: View, scene: Scene, row: ReplicaRow) -> None:
                 )
             )
             st.page_link(nav.FILES["runbook"], label="Open runbook", query_params=runbook_query(here, verdict.runbook, verdict))  # fmt: skip
+
+
+def _queue_words(row: ReplicaRow) -> str:
+    text = row.drain.text
+    return f"does not clear{text.removeprefix('never')}" if row.drain.kind == "never" else text
+
+
+def _capacity_words(row: ReplicaRow) -> str:
+    if not row.capacity_requests.known and not row.capacity_tokens.known:
+        return "not seen: no work waited through a whole rate window in this range"
+    return f"{figure_text(row.capacity_requests)}; {figure_text(row.capacity_tokens)}"
+
+
+def _flow_charts(here: View, scene: Scene, row: ReplicaRow) -> list[Chart]:
+    """What only a picture of this replica alone can show: its arrivals and completions, its quantiles."""
+    seen = data.of_replica(here, row.labels)
+    if seen.value is None:
+        raise seen.error or SourceError("no answer")
+    concerns = at_one_of(scene.names(row))
+    found = scene.found
+    if found is not None:
+        found = replace(
+            found, laws=tuple(law for law in found.laws if law.where.scope == "fleet" or concerns(law.where))
+        )
+    alone = replace(scene, picture=seen.value, found=found)
+    wanted = ("Arrivals and completions", "Time to first token", "Gap between tokens")
+    return [chart for chart in panels(alone, "this replica") if chart.title in wanted]
 
 
 def _charts(scene: Scene, row: ReplicaRow) -> list[Chart]:

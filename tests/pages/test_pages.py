@@ -394,3 +394,19 @@ def test_a_shipped_incident_tells_its_story(bench: Bench, tmp_path: Path) -> Non
     configure(replace(bench.console, shipped_folder=bench.capsule_path.parent, stories_folder=tmp_path))
     at = opened("incidents.py", at=INSIDE)
     assert any("Told by those who were there." in element.value for element in at.markdown)
+
+
+def test_a_replica_page_shows_its_own_flow_and_quantiles_and_says_what_its_queue_does(bench: Bench) -> None:
+    busy = opened("replica.py", at=INSIDE, instance="127.0.0.1:8000")
+    assert set(panels(busy)) == {"Waiting", "KV cache usage", "Running", "Arrivals and completions", "Time to first token", "Gap between tokens"}  # fmt: skip
+    assert "this replica" in panels(busy)["Time to first token"]["unit_label"]
+    assert "Queuenever" not in html(busy).replace("</dt><dd>", "")
+    assert "does not clear" in html(busy)
+    calm = opened("replica.py", at=INSIDE, instance="127.0.0.1:8001")
+    arrivals = [
+        charts.unpack(raw)[1]
+        for at in (busy, calm)
+        for _, raw in components(at, "live_chart")
+        if charts.unpack(raw)[0]["title"] == "Arrivals and completions"
+    ]
+    assert float(arrivals[0][-1][-1]) > 2 * float(arrivals[1][-1][-1]), "the flow of one replica is not the fleet's"

@@ -7,6 +7,7 @@ import { plotly, unpack } from "./wire.js"
 import { between, button, clock, format, link, make, offset } from "./words.js"
 
 const charts = new WeakMap() // parentElement -> Chart
+const LABEL = 17 // px: what the label of a limit takes above its line
 const groups = new Map() // name -> Set of charts with one time cursor
 
 class Chart {
@@ -126,13 +127,22 @@ class Chart {
     this.labels.replaceChildren(...nodes, ...this.limits())
   }
 
+  // Labels of limits stand on their line; under it where they would reach into the labels of marks, and beside a neighbour at the same height.
   limits() {
     const [bottom, top] = this.plot.layout.yaxis.range
     const inner = this.spec.height - MARGIN.t - MARGIN.b
+    const taken = []
     return this.spec.limits.map((limit) => {
       const value = this.spec.series.find((s) => s.kind === "heat")?.limit_row ?? limit.value
       const node = make("span", "pw-limit", null, limit.label)
-      node.style.transform = `translate(${this.margin.l + 3}px, ${MARGIN.t + inner * (1 - (value - bottom) / (top - bottom))}px)`
+      this.labels.append(node)
+      const width = node.offsetWidth
+      node.remove()
+      const line = MARGIN.t + inner * (1 - (value - bottom) / (top - bottom))
+      const y = line - LABEL < MARGIN.t ? line + LABEL : line
+      const x = Math.max(this.margin.l + 3, ...taken.filter((other) => Math.abs(other.y - y) < LABEL).map((other) => other.end + 8))
+      taken.push({ y, end: x + width })
+      node.style.transform = `translate(${x}px, ${y}px)`
       return node
     })
   }
