@@ -45,26 +45,38 @@ def incidents_of(manifest: Manifest) -> tuple[Incident, ...]:
     """Incidents of the ground truth (the simulator's or a recording's shape); without one, those that marks tell."""
     truth = manifest.ground_truth
     told = truth.get("incidents", ()) if isinstance(truth, Mapping) else ()
-    found = [_incident(each, manifest.window.end_ms) for each in told if isinstance(each, Mapping)]
+    found = [
+        _incident(each, manifest.window.end_ms)
+        for each in (told if isinstance(told, list | tuple) else ())
+        if isinstance(each, Mapping)
+    ]
     if not isinstance(truth, Mapping):
         found = list(_marked(manifest))
     return tuple(incident for incident in found if incident is not None)
 
 
 def _incident(told: Mapping[str, Any], end_ms: int) -> Incident | None:
-    """None for an entry that names no time."""
+    """None for an entry that names no time. The entry comes from outside and may hold anything."""
     word = str(told.get("cause") or told.get("kind") or "")
     causes = frozenset(CAUSES_OF_KIND.get(word, (word,))) & frozenset(CAUSES)
-    if "from_ms" in told:
-        where = told.get("where") or {}
-        instances = frozenset(str(r["instance"]) for r in where.get("replicas", ()) if "instance" in r)
-        return Incident(int(told["from_ms"]), min(int(told.get("to_ms", end_ms)), end_ms), causes, instances)
-    if "cause_start" not in told:
+    try:
+        if "from_ms" in told:
+            from_ms, to_ms = int(told["from_ms"]), int(told.get("to_ms", end_ms))
+            instances = _instances(told.get("where"))
+        else:
+            visible = told.get("visible") or (told["cause_start"], told["cause_end"])
+            instances = frozenset((str(told["instance"]),)) if told.get("instance") else frozenset()
+            from_ms = round(float(told["cause_start"]) * 1000)
+            to_ms = round(max(float(told["cause_end"]), float(visible[1])) * 1000)
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
         return None
-    visible = told.get("visible") or (told["cause_start"], told["cause_end"])
-    instances = frozenset((str(told["instance"]),)) if told.get("instance") else frozenset()
-    last = max(float(told["cause_end"]), float(visible[1]))
-    return Incident(round(float(told["cause_start"]) * 1000), min(round(last * 1000), end_ms), causes, instances)
+    return Incident(from_ms, min(to_ms, end_ms), causes, instances)
+
+
+def _instances(where: Any) -> frozenset[str]:
+    replicas = where.get("replicas") if isinstance(where, Mapping) else None
+    listed = replicas if isinstance(replicas, list | tuple) else ()
+    return frozenset(str(each["instance"]) for each in listed if isinstance(each, Mapping) and "instance" in each)
 
 
 def _marked(manifest: Manifest) -> Iterable[Incident]:

@@ -138,6 +138,33 @@ def test_marks_of_an_operator_tell_incidents_where_there_is_no_truth() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "truth",
+    [
+        {"incidents": 5},
+        {"incidents": None},
+        {"incidents": {"from_ms": 1}},
+        {"incidents": [None, 5, {}, {"from_ms": None}, {"from_ms": "x"}, {"from_ms": float("inf")}]},
+        {"incidents": [{"cause_start": 1}, {"cause_start": [], "cause_end": 2}, {"cause_start": float("nan"), "cause_end": 1}]},
+        {"incidents": [{"cause_start": 1, "cause_end": 2, "visible": [3]}, {"cause_start": 1, "cause_end": 2, "visible": 7}]},
+        {"incidents": [{"from_ms": 1, "to_ms": {}}]},
+        [{"from_ms": 1}],
+        "x",
+    ],
+)  # fmt: skip
+def test_a_truth_of_any_shape_tells_what_it_can(truth: object) -> None:
+    assert incidents_of(Manifest(ground_truth=truth)) == ()
+
+
+@pytest.mark.parametrize(
+    "where", [[], 5, "x", {"replicas": 7}, {"replicas": [None, {"engine": "0"}, {"instance": "a"}]}]
+)
+def test_an_incident_at_a_strange_place_is_one_of_the_fleet_or_of_what_is_named(where: object) -> None:
+    manifest = Manifest(ground_truth={"incidents": [{"from_ms": 1000, "cause": "overload", "where": where}]})
+    (found,) = incidents_of(manifest)
+    assert found.instances == (frozenset("a") if isinstance(where, dict) and where["replicas"] != 7 else frozenset())
+
+
 def test_work_is_bounded_and_can_be_stopped() -> None:
     with pytest.raises(QueryRejected, match="values to try"):
         try_threshold("pace", "hold_seconds", list(range(1, 40)), recordings(), SETTINGS)
