@@ -111,15 +111,21 @@ def record_last(source: Source, minutes: float, out: Path, settings: Settings, *
     return record_incident(source, now_ms - round(minutes * 60_000), now_ms, out, settings, **options)
 
 
-def since_first_sample(source: Source, start_ms: int, end_ms: int, steps: int = 240) -> int:
-    """`start_ms`, or a step before the first scrape that the source holds after it: a recording has no empty beginning.
+def first_sample_ms(source: Source, start_ms: int, end_ms: int, steps: int = 240) -> int | None:
+    """A step before the first scrape in start..end that the source holds, `start_ms` at the earliest.
 
-    Where nothing tells (a source that keeps no `up`), it is `start_ms`. Raises SourceError.
+    None where nothing tells: nothing was scraped yet, or the source keeps no `up`. Raises SourceError.
     """
     step_ms = max(1000, (end_ms - start_ms) // steps)
     seen = source.range("count(up)", Window(start_ms, end_ms, step_ms)).values
     known = np.flatnonzero(np.isfinite(seen).any(axis=0)) if len(seen) else np.empty(0, dtype=np.int64)
-    return start_ms if not len(known) else max(start_ms, start_ms + (int(known[0]) - 1) * step_ms)
+    return max(start_ms, start_ms + (int(known[0]) - 1) * step_ms) if len(known) else None
+
+
+def since_first_sample(source: Source, start_ms: int, end_ms: int) -> int:
+    """`start_ms`, or just before the first scrape that the source holds after it: a recording has no empty beginning."""
+    found = first_sample_ms(source, start_ms, end_ms)
+    return start_ms if found is None else found
 
 
 def incident_window(began_ms: int, cleared_ms: int | None, now_ms: int) -> tuple[int, int] | None:

@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -26,10 +27,11 @@ from collectors.sources import capsule_of, open_source
 from pages.ui import library, simulator_client
 from pages.ui.console import console
 from pages.ui.theme import SlotMemory
-from pages.ui.view import Extent, View, read
+from pages.ui.view import SPANS_MS, YOUNG_MS, Extent, View, read
 from runbooks.diagnosis import diagnose
 from runbooks.engine import Answer, verify, walk
 from runbooks.findings import Finding, Walk
+from runbooks.recording import first_sample_ms
 from runbooks.timeline import Timeline, fold
 from runbooks.verdicts import Diagnosis
 
@@ -48,6 +50,8 @@ class Held:
     slots: SlotMemory = field(default_factory=SlotMemory)
     scrape_ms: int = FASTEST_REFRESH_MS
     judged: deque[Diagnosis] = field(default_factory=lambda: deque(maxlen=MOST_JUDGED))
+    began_ms: int | None = None
+    """The first scrape that a live source holds, as far back as a new viewer would see; None: not asked yet, or it does not answer."""
 
     @property
     def extent(self) -> Extent | None:
@@ -121,6 +125,7 @@ class Pictures:
         self.latencies: PictureCache[LatencyPicture] = PictureCache(_now_ms, size=24)
         self.diagnoses: PictureCache[Diagnosis] = PictureCache(_now_ms, size=160)
         self.sides: PictureCache[AlignedSide] = PictureCache(_now_ms, size=24)
+        self.beginnings: PictureCache[int | None] = PictureCache(_now_ms, size=4)
         self.panels: PictureCache[Panel] = PictureCache(_now_ms, size=96)
         self.walks: PictureCache[Walk] = PictureCache(_now_ms, size=64)
         self.simulators: PictureCache[Simulated] = PictureCache(_now_ms, size=2)
@@ -180,10 +185,22 @@ def capsule_path(key: str) -> Path | None:
 def view_of(params: Mapping[str, str], play: Mapping[str, Any] | None, speed: int = 10) -> View:
     """The view that an address asks for, on the clock of its source; live instants stand on the refresh grid."""
     source = held(params.get("source", "")[:200])
-    view = read(params, _now_ms(), source.extent, play, speed)
+    now_ms = _now_ms()
+    young = source.extent is None and now_ms - _began_ms(source, now_ms) < YOUNG_MS
+    view = read(params, now_ms, source.extent, play, speed, young=young)
     if view.mode == "live":
         return replace(view, at_ms=quantised_ms(view.at_ms, source.refresh_ms))
     return view
+
+
+def _began_ms(source: Held, now_ms: int) -> int:
+    """Since when a live source holds samples; long ago where it does not say. It is asked until it has answered once with something."""
+    far_ms = now_ms - SPANS_MS["15m"]
+    if source.began_ms is None:
+        ask = partial(first_sample_ms, source.source, far_ms, now_ms)
+        seen = _seen(_pictures.beginnings, source.key, now_ms // FASTEST_REFRESH_MS, ask)
+        source.began_ms = seen.value if seen.error is None else None
+    return far_ms if source.began_ms is None else source.began_ms
 
 
 def source_at(view: View) -> Source:

@@ -81,10 +81,14 @@ class View:
         return window.start_ms, window.end_ms
 
 
-def default_range(extent: Extent | None) -> str:
-    """15m, or for a recording the shortest range that holds all of it, up to 1h."""
+YOUNG_MS = 600_000
+"""A live source that holds less than this is shown in five minutes: fifteen would be mostly empty."""
+
+
+def default_range(extent: Extent | None, young: bool = False) -> str:
+    """15m, 5m of a live source that has only begun, or for a recording the shortest range that holds all of it, up to 1h."""
     if extent is None:
-        return "15m"
+        return "5m" if young else "15m"
     length = extent.end_ms - extent.start_ms
     return next((name for name in ("5m", "15m", "1h") if length <= SPANS_MS[name]), "1h")
 
@@ -95,6 +99,8 @@ def read(
     extent: Extent | None,
     play: Mapping[str, Any] | None = None,
     speed: int = 10,
+    *,
+    young: bool = False,
 ) -> View:
     """The view that these query parameters ask for; what cannot be read falls back to the default and is said in `mistake`."""
     mistakes: list[str] = []
@@ -109,10 +115,10 @@ def read(
             mistakes.append(f"{name}: {error}")
             return None
 
-    name = params.get("range", "") or default_range(extent)
+    name = params.get("range", "") or default_range(extent, young)
     if name not in SPANS_MS:
         mistakes.append(f"range: {name[:20]!r} is none of {', '.join(SPANS_MS)}")
-        name = default_range(extent)
+        name = default_range(extent, young)
     span = SPANS_MS[name]
     at, start, end = instant("at"), instant("from"), instant("to")
     if start is not None and end is not None:

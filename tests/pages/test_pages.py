@@ -410,3 +410,22 @@ def test_a_replica_page_shows_its_own_flow_and_quantiles_and_says_what_its_queue
         if charts.unpack(raw)[0]["title"] == "Arrivals and completions"
     ]
     assert float(arrivals[0][-1][-1]) > 2 * float(arrivals[1][-1][-1]), "the flow of one replica is not the fleet's"
+
+
+def test_a_live_page_opens_with_five_minutes_until_there_is_more_to_show(bench: Bench) -> None:
+    bench.live()  # it holds a minute and a half
+    assert bar(opened("fleet.py"))["range"] == "5m"
+    bench.clock.now_ms += 7 * 60_000
+    assert bar(opened("fleet.py"))["range"] == "5m"
+    bench.clock.now_ms += 3 * 60_000
+    assert bar(opened("fleet.py"))["range"] == "15m"
+    assert bar(opened("fleet.py", range="1h"))["range"] == "1h"
+
+
+def test_a_source_that_does_not_answer_or_holds_nothing_yet_is_asked_again_how_far_back_it_goes(bench: Bench) -> None:
+    source = bench.live()
+    source.down = True
+    assert bar(opened("fleet.py"))["range"] == "15m"
+    source.down = False
+    bench.clock.now_ms += 20_000
+    assert bar(opened("fleet.py"))["range"] == "5m"

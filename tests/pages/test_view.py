@@ -77,3 +77,10 @@ def test_a_judged_recording_opens_inside_its_incident_until_somebody_moves_the_c
     assert _cursor(NOW - 90_000, NOW, judged, None) == NOW - 90_000
     assert _cursor(None, NOW, RECORDING, None) == NOW
     assert _cursor(None, NOW, Extent(NOW - 180_000, NOW, 2000, opens_ms=NOW + 10**9), None) == NOW
+
+
+def test_a_live_source_that_has_only_begun_is_shown_in_five_minutes() -> None:
+    assert read({}, 10**12, None).range_name == "15m"
+    assert read({}, 10**12, None, young=True).range_name == "5m"
+    assert read({"range": "15m"}, 10**12, None, young=True).range_name == "15m", "what somebody chose stays"
+    assert read({"range": "9m"}, 10**12, None, young=True).range_name == "5m"
