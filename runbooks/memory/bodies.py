@@ -25,6 +25,15 @@ _ESCAPES = (
     ("\\u0027", "'"), ("\\u0022", '"'), ("\\u0060", "`"), ("\\u003c", "<"), ("\\u003e", ">"), ("\\u003C", "<"), ("\\u003E", ">"),
     ("\\\\", "\\"), ("\\'", "'"), ('\\"', '"'), ("\\n", " "), ("\\r", " "),
 )  # fmt: skip
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_BEGUN = re.compile(
+    r"maximum context length is -?[0-9]+|'max_tokens' or 'max_completion_tokens' is too large|prompt \(length [0-9]+\)|This model.s maximum context$|This model.s maximum$"
+)
+_ENDED = re.compile(
+    r"input tokens|in the completion|tokens in the (?:messages|input for)|maximum (?:model|encoder|decoder) length of [0-9]+|resulted in [0-9]+|context_length_exceeded|[}\]]\s*$"
+)
+MOST_WRAPPED = 4
+"""Lines that a terminal makes of the longest of these messages."""
 _LOG_LINE = re.compile(r"\b(?:INFO|ERROR|WARNING|DEBUG)\b|^[<>*] |HTTP/[0-9]")
 _HTML_START = re.compile(r"^(?:data: ?)?\s*<(?:html|!doctype html)\b", re.IGNORECASE)
 
@@ -44,16 +53,34 @@ def pieces(lines: Iterable[str]) -> Iterator[Piece]:
     """Bodies printed over several lines come back as one piece, several bodies on one line as several."""
     held: list[Piece] = []
     depth = 0
+    begun: list[Piece] = []
     for number, raw in enumerate(lines, 1):
         if "Avg prompt throughput" in raw:
             continue
-        if not held and not any(keyword in raw for keyword in KEYWORDS) and raw.strip() not in ("{", "[{", "["):
+        if (
+            not held
+            and not begun
+            and not any(keyword in raw for keyword in KEYWORDS)
+            and raw.strip() not in ("{", "[{", "[")
+        ):
             continue
         route = _route(raw)
         for line in unframed(number, raw):
             if any(words in line.text for words in REQUEST_TEXT):
                 continue
             piece = Piece(number, line.text, route)
+            if begun and _LOG_LINE.search(piece.text):
+                yield from _together(begun)
+                begun = []
+            if begun:
+                begun.append(piece)
+                if _ENDED.search(piece.text) or len(begun) >= MOST_WRAPPED:
+                    yield from _together(begun)
+                    begun = []
+                continue
+            if not held and _BEGUN.search(piece.text) and not _ENDED.search(piece.text):
+                begun = [piece]
+                continue
             page = bool(held) and depth == 0
             if held and not page and _LOG_LINE.search(piece.text):
                 yield from _apart(held)
@@ -73,6 +100,7 @@ def pieces(lines: Iterable[str]) -> Iterator[Piece]:
                 held, depth = [piece], _depth(piece.text)
             else:
                 yield from _split(piece)
+    yield from _together(begun) if begun else ()
     yield from _together(held) if depth == 0 and held else _apart(held)
 
 
@@ -106,7 +134,7 @@ def _unescaped(text: str) -> str:
     if "\\" in text:
         for escaped, plain in _ESCAPES:
             text = text.replace(escaped, plain)
-    return text
+    return _THOUSANDS.sub("", text) if "tokens" in text and "," in text else text
 
 
 def _route(raw: str) -> str:

@@ -49,6 +49,10 @@ _HEADER = re.compile(
 """How vLLM's own part of a line begins: whatever stands before it is framing, known or not."""
 _LONG_NUMBER = re.compile(r"\d{40,}")
 """No figure of any log; arithmetic on it would leave the range of numbers."""
+_USERS_WORDS = re.compile(
+    r"(?P<key>[\"'](?:content|reasoning_content|prompt|text|input|arguments)[\"']\s*:\s*)(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')"
+)
+"""What a user wrote or a model answered, inside a request or an answer that stands in the log."""
 _LONGEST_PREFIX = 160
 _RAY = re.compile(r"^\((?P<proc>[A-Za-z][\w.:]*) (?:pid=)?\d+(?:, ip=[\d.]+)?\)\s+(?=\S)")
 _PROCESS = re.compile(r"^\((?P<proc>[A-Za-z0-9_]+) pid=(?P<pid>\d+)\)\s*")
@@ -119,7 +123,8 @@ def _carried(raw: str, one_field_a_line: bool, rounds: int) -> list[str]:
             inner = _from_field(text)
         if inner:
             return [line for one in inner for line in _carried(one, one_field_a_line, rounds - 1)]
-    return [_LONG_NUMBER.sub("\N{REPLACEMENT CHARACTER}", text[:LONGEST_LINE])]
+    text = _LONG_NUMBER.sub("\N{REPLACEMENT CHARACTER}", text[:LONGEST_LINE])
+    return [_USERS_WORDS.sub(r'\g<key>""', text) if "{" in text else text]
 
 
 def _from_json(text: str) -> list[str]:
@@ -166,7 +171,7 @@ def _texts(record: Any, depth: int) -> Iterator[str]:
         if field == message or field in _WRITTEN_BY_USERS:
             continue
         if isinstance(value, str):
-            if message and _WORTH_READING.search(value):
+            if _WORTH_READING.search(value):
                 yield value
         else:
             yield from _texts(value, depth - 1)

@@ -36,7 +36,7 @@ def _foreign(found: re.Match[str], context: Context) -> Refusal:
 
 def _proxy(found: re.Match[str], context: Context) -> Refusal:
     printed = next((value for name, value in found.groupdict().items() if name.startswith("status") and value), None)
-    status = int(printed) if printed else context.status
+    status = int(printed) if printed else 413 if "too large body" in found[0] else context.status
     refusal = Refusal("not_vllm", {"status": status} if status else {}, side="proxy")
     refusal.says.append(
         "this answer comes from a proxy, gateway or load balancer in front, not from the engine: vLLM has no limit on the size of a body and never answers with an HTML page"
@@ -125,7 +125,11 @@ FOREIGN_RULES: tuple[Rule, ...] = (
     rule(r"\{ ?\"error\": ?\"(?!Unauthorized\"|The model is currently scaling)[^\"]", _foreign),
     rule(r"<title>[^<]*?\b(?P<status>[45][0-9]{2})\b", _proxy),
     rule(r"(?i)^(?:data: ?)?\s*<(?:html|!doctype html)\b|<center>nginx|Error code: [0-9]{3} - <html", _proxy),
-    rule(r"upstream connect error|no healthy upstream|upstream request timeout|no live upstreams", _proxy),
+    rule(
+        r"upstream connect error|no healthy upstream|upstream request timeout|no live upstreams|upstream timed out|upstream prematurely closed|while connecting to upstream|"
+        r"client intended to send too large body",
+        _proxy,
+    ),
     rule(r"^\s*error code: (?P<status>[45][0-9]{2})\s*$", _proxy),
     rule(
         r"HTTP/[0-9.]+\"? (?P<status>403|413|429|499|502|504|52[0-9])\b|\b(?P<status2>413) (?:Request Entity|Payload|Content) Too Large",
