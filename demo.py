@@ -7,8 +7,10 @@ end of a pipe whose write end lives in this process: when this process ends, how
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,15 +20,16 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-
-from collectors.counting import counted
 
 LIFELINE = "PAGEWATCH_LIFELINE_FD"
 START_SECONDS = 120.0
 GRACE_SECONDS = 8.0
+FOLDER_PREFIX = "pagewatch-demo-"
+OWNER = "owner"
+"""A file that the demo holds locked while it runs."""
 
 
 def hold_lifeline(environment: dict[str, str]) -> None:
@@ -135,10 +138,39 @@ class Family:
         os.close(self._lifeline_read)
 
 
+@contextlib.contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Marks a folder as in use for as long as this process lives: the kernel drops the lock however it ends."""
+    with (folder / OWNER).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def remove_abandoned(place: Path) -> list[Path]:
+    """Remove the folders of demos that were killed before they could clean up; those removed. One that is in use, or another user's, stays."""
+    removed = []
+    for folder in sorted(place.glob(f"{FOLDER_PREFIX}*")):
+        try:
+            mine = not folder.is_symlink() and folder.stat().st_uid == os.getuid()
+            if not mine:
+                continue
+            with (folder / OWNER).open("r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # in use, without a mark (just being made), or gone meanwhile
+            continue
+        removed.append(folder)
+    return removed
+
+
 def run_demo(*, replicas: int, scenario: str, port: int, say: Callable[[str], None] | None = None) -> int:
     """Runs until Ctrl-C, SIGTERM or the end of a child. Returns the exit code: 0 after a wanted stop, 1 when a child ended by itself."""
     tell = say or (lambda line: print(line, flush=True))
-    with tempfile.TemporaryDirectory(prefix="pagewatch-demo-", ignore_cleanup_errors=True) as folder:
+    remove_abandoned(Path(tempfile.gettempdir()))
+    with (
+        tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder,
+        owned(Path(folder)),
+    ):
         family = Family(Path(folder), tell)
 
         def stop(number: int, frame: FrameType | None) -> None:
@@ -167,7 +199,7 @@ def _run(family: Family, folder: Path, replicas: int, scenario: str, port: int, 
     store_port = free_port(9090, taken=[console_port, *replica_ports])
     try:
         tell(
-            f"1/3 starting {counted(replicas, 'simulated vLLM replica')} (scenario {scenario}) on 127.0.0.1:{replica_port} ..."
+            f"1/3 starting {replicas} simulated vLLM {'replica' if replicas == 1 else 'replicas'} (scenario {scenario}) on 127.0.0.1:{replica_port} ..."
         )
         family.start(
             "simulator",
