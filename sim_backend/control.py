@@ -80,7 +80,13 @@ class Control:
             "faults": [{"id": key, **fault.model_dump()} for key, (fault, _) in self._numbered.items()],
             "scenario_faults": [fault.model_dump() for fault in cluster.active if not self._is_ordered(fault)],
             "available_faults": [
-                {"kind": kind, "says": says, "cause": CAUSE_OF[kind], "on": "serving" if kind in SERVING else "metrics"}
+                {
+                    "kind": kind,
+                    "says": says,
+                    "cause": CAUSE_OF[kind],
+                    "on": "serving" if kind in SERVING else "metrics",
+                    "momentary": kind in MOMENTARY,
+                }
                 for kind, says in SAYS.items()
             ],
             "ground_truth": cluster.ground_truth()["incidents"],

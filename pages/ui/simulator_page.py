@@ -154,7 +154,7 @@ def _conclusion(here: View) -> None:
             tag(
                 "div",
                 f"From the metrics alone, {'as last seen ' if seen.error is not None else ''}at {format_instant(found.at_ms)}.",
-                *states.mistrust(reasons),
+                *states.mistrust(reasons, "concluded"),
                 class_="pw-sub",
             ),
             facts_html([("Causes", lines or "no incident now")]),
@@ -177,6 +177,7 @@ def _faults(told: dict[str, Any]) -> None:
         which = st.selectbox("On", ["every replica", *names], index=min(1, len(names)), key="fault_where", width=240)
         lasting = st.selectbox("For", ["60 s", "180 s", "until I end it"], index=1, key="fault_length", width=160)
     replicas = [names.index(which)] if which in names else None
+    running = {fault["kind"] for fault in told.get("faults", ()) if fault.get("replicas") == replicas}
     length = None if lasting == "until I end it" else float(str(lasting).split()[0])
     for on, title in (("serving", "The serving itself"), ("metrics", "Only what the metrics show")):
         st.html(tag("div", title, class_="pw-muted"))
@@ -184,7 +185,9 @@ def _faults(told: dict[str, Any]) -> None:
         for first in range(0, len(kinds), 4):
             for column, fault in zip(st.columns(4, gap="small"), kinds[first : first + 4], strict=False):
                 with column:
-                    if st.button(opening(name_text(str(fault["kind"]))), key=f"begin_{fault['kind']}", width="stretch"):
+                    on = fault["kind"] in running and not fault.get("momentary")
+                    word = opening(name_text(str(fault["kind"]))) + (" · is on" if on else "")
+                    if st.button(word, key=f"begin_{fault['kind']}", width="stretch", disabled=on):
                         simulator_client.begin(str(fault["kind"]), replicas, length)
                         st.rerun(scope="fragment")
                     st.html(tag("div", str(fault["says"]), class_="pw-note"))
