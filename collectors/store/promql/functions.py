@@ -95,14 +95,19 @@ def _over_time(name: str) -> Function:
     return call
 
 
+def _warn_of_quantiles(ev: Evaluator, q: Floats) -> None:
+    outside = q[~((q >= 0) & (q <= 1))]
+    if outside.size:  # np.unique loads numpy.ma, a tenth of the start of a new process
+        for value in np.unique(outside).tolist():
+            ev.notes.bad_quantile(value)
+
+
 def _quantile_over_time(ev: Evaluator, node: Call, steps: Steps) -> Value:
     q = ev.scalar(node.args[0], steps)
     windows = ev.windows(node.args[1], steps, spread=True)
     if not windows.selection.labels:
         return Grid((), np.zeros((0, steps.count)))
-    for value in np.unique(q):
-        if not 0 <= value <= 1:
-            ev.notes.bad_quantile(float(value))
+    _warn_of_quantiles(ev, q)
     return _over_windows(windows, over_time.quantile_over_time(windows, q), windows.count > 0, steps)
 
 
@@ -319,9 +324,7 @@ def _label_join(ev: Evaluator, node: Call, steps: Steps) -> Value:
 
 def _histogram_quantile(ev: Evaluator, node: Call, steps: Steps) -> Value:
     q = ev.scalar(node.args[0], steps)
-    for value in np.unique(q):
-        if not 0 <= value <= 1:
-            ev.notes.bad_quantile(float(value))
+    _warn_of_quantiles(ev, q)
     source = ev.vector(node.args[1], steps)
     tolerance = 0.0 if ev.legacy else histograms.SMALL_DELTA
     return histograms.over_histograms(
