@@ -27,6 +27,8 @@ from collectors.signals import duration_text
 
 FORECAST_SECONDS = 300.0
 """The stretch that a forecast looks back on: long enough for a slope, short enough to be the present one."""
+FORECAST_SCRAPES = 12
+"""But at least so many scrapes: fewer do not tell a slope from a saw-tooth."""
 SETTLED = "the last scrape failed"
 
 
@@ -202,7 +204,8 @@ def _latest(table: Table, key: Key, line: Floats) -> float:
 def _recent(table: Table, line: Floats) -> tuple[Floats, Floats]:
     """The last stretch of a line, one point per scrape interval, its newest point kept."""
     times = table.times_seconds
-    start = int(np.searchsorted(times, times[-1] - FORECAST_SECONDS))
+    seconds = max(FORECAST_SECONDS, FORECAST_SCRAPES * (table.scrape_interval_seconds or 0.0))
+    start = int(np.searchsorted(times, times[-1] - seconds))
     step = float(times[1] - times[0]) if len(times) > 1 else 1.0
     stride = max(round((table.scrape_interval_seconds or step) / step), 1)
     return times[start:][::-stride][::-1], line[start:][::-stride][::-1]

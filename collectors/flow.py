@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 
@@ -14,9 +15,11 @@ FEWEST_FIRST_TOKENS = 5
 NEGLIGIBLE_PER_SECOND = 1e-3
 """A queue that changes by less than four requests an hour stands still."""
 FULL_RATIO = 0.99
-SURE_SLOPE_ERRORS = 3.0
-"""A slope counts when it is this many of its standard errors away from zero."""
-FEWEST_FORECAST_POINTS = 4
+SLOPE_ODDS = 0.01
+"""A slope counts when the lower end of its one-sided interval at these odds still fills the cache."""
+SLOWEST_IN_LINES = 4.0
+"""Within so many times the length of the line that it is read from; the best estimate within one."""
+FEWEST_FORECAST_POINTS = 8
 CEILING_SHARE = 0.5
 CEILING_STEPS = 3
 SEATS_KV_RATIO = 0.9
@@ -80,8 +83,11 @@ def drain(waiting: float, excess_per_second: float, first_tokens_per_second: flo
 
 
 def kv_forecast(times_seconds: Floats, usage: Floats) -> Forecast:
-    """When a KV cache is full, from a straight line through its recent samples (ratio 0..1), one point per scrape.
+    """When a KV cache is full, from its recent samples (ratio 0..1), one point per scrape.
 
+    The rule: a straight line through the samples reaches 1 within its own length; the slowest slope that they allow - lower end of
+    the slope's 99 % interval, Student's t, from the residuals - reaches it within four; and a bent line does not turn before it.
+    Releases make a saw-tooth whose neighbours resemble each other: the interval counts only as many samples as are independent.
     Points repeated between scrapes would pass for more evidence than there is: thin the grid to the scrape interval first.
     """
     known = ~np.isnan(usage)
@@ -92,23 +98,49 @@ def kv_forecast(times_seconds: Floats, usage: Floats) -> Forecast:
         return Forecast("full", 0.0, None, "full")
     if len(y) < FEWEST_FORECAST_POINTS:
         return Forecast("unknown", None, None, "unknown: too few samples")
-    t = t - t.mean()
-    spread = float(np.dot(t, t))
-    slope = float(np.dot(t, y - y.mean())) / spread
-    residual = y - y.mean() - slope * t
-    error = math.sqrt(float(np.dot(residual, residual)) / (len(y) - 2) / spread) * _memory(residual)
-    seconds = (1.0 - float(y[-1])) / slope if slope > 0 else math.inf
-    if slope <= SURE_SLOPE_ERRORS * error or seconds > t[-1] - t[0]:  # no line is drawn further than it is long
+    length = float(t[-1] - t[0])
+    x = t - t.mean()
+    spread = float(np.dot(x, x))
+    slope = float(np.dot(x, y - y.mean())) / spread
+    level = float(y.mean()) + slope * float(x[-1])
+    seconds = max(1.0 - level, 0.0) / slope if slope > 0 else math.inf
+    if seconds > length:  # no line is drawn further than it is long
+        return Forecast("steady", None, slope, "steady")
+    slowest = slope - _slope_doubt(x, y - y.mean() - slope * x, spread)
+    if slowest <= 0 or (1.0 - level) / slowest > SLOWEST_IN_LINES * length or _turns_below_full(t, y, length):
         return Forecast("steady", None, slope, "steady")
     return Forecast("fills", seconds, slope, f"full in {duration_words(seconds)} at this slope")
 
 
-def _memory(residual: Floats) -> float:
-    """By how much a standard error grows because neighbours resemble each other (first-order autocorrelation)."""
-    power = float(np.dot(residual, residual))
+def _slope_doubt(x: Floats, residual: Floats, spread: float) -> float:
+    """Half the width of the slope's interval. Neighbours that resemble each other (first-order autocorrelation, with Kendall's
+    correction for having been taken about a fitted line) leave fewer independent samples."""
+    count, power = len(x), float(np.dot(residual, residual))
     alike = float(np.dot(residual[1:], residual[:-1])) / power if power > 0 else 0.0
-    alike = min(max(alike, 0.0), 0.95)
-    return math.sqrt((1 + alike) / (1 - alike))
+    alike = min(max((alike * count + 2) / (count - 4), 0.0), 0.98)
+    independent = count * (1 - alike) / (1 + alike)
+    error = math.sqrt(power / (count - 2) / spread * (1 + alike) / (1 - alike))
+    return student_quantile(SLOPE_ODDS, max(independent - 2, 2.0)) * error
+
+
+def _turns_below_full(t: Floats, y: Floats, length: float) -> bool:
+    """Whether a parabola through the samples bends so much that it never gets to 1 within two lengths of the line."""
+    bend, tilt, now = np.polyfit((t - t[-1]) / length, y, 2)
+    if bend >= 0:
+        return False
+    top = min(max(-tilt / (2 * bend), 0.0), 2.0)
+    return bool((bend * top + tilt) * top + now < 1.0)
+
+
+def student_quantile(odds: float, freedom: float) -> float:
+    """The value that Student's t exceeds with these one-sided odds; Cornish and Fisher's expansion, within 8 % from 2 degrees on."""
+    z, v = NormalDist().inv_cdf(1 - odds), freedom
+    return (
+        z
+        + (z**3 + z) / (4 * v)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+    )
 
 
 def seats_ceiling(running: Floats, waiting: Floats, usage: Floats) -> int | None:
