@@ -40,7 +40,7 @@ def card(found: Diagnosis, verdict: Verdict, rank: int) -> Markup:
     return tag(
         "div",
         tag("h4", icon(level), opening(cause_text(verdict.cause)), " on ", str(verdict.where)),
-        tag("div", f"{verdict.confidence.capitalize()} · {since}" + (" · the headline" if rank == 0 else ""), *mistrust(at_place(broken(found), verdict.where)), class_="pw-sub"),
+        tag("div", f"{verdict.confidence.capitalize()} · {since}" + (" · the headline" if rank == 0 else ""), *mistrust(at_place(broken(found), verdict.where), f"card {verdict.cause} {verdict.where}"), class_="pw-sub"),
         facts_html(
             [
                 ("For it", verdict.evidence),

@@ -57,7 +57,7 @@ def draw(here: View) -> None:
         states.heading(window_text(picture))
         level, words = slo_text(picture, doubts)
         if words:
-            states.line(level, words, *states.mistrust(doubts))
+            states.line(level, words, *states.mistrust(doubts, "objective"))
         if said := averaging_text(picture.ranking):
             states.note(said)
     left, right = st.columns(2, gap="small")

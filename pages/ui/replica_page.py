@@ -105,7 +105,7 @@ def _head(scene: Scene, row: ReplicaRow, older_seconds: float, dim: bool) -> Non
 def _doubted(scene: Scene, row: ReplicaRow, text: str, *signals: str) -> str | Markup:
     """A fact with its mark where a broken check speaks against the signals that it rests on."""
     reasons = scene.doubts(*signals, row=row)
-    return tag("span", text, " ", *states.mistrust(reasons)) if reasons else text
+    return tag("span", text, " ", *states.mistrust(reasons, f"fact {signals[0]}")) if reasons else text
 
 
 def _tiles(scene: Scene, row: ReplicaRow) -> list[Tile]:

@@ -61,7 +61,7 @@ def numbers_html(numbers: Sequence[Number], doubts: Doubts | None = None) -> Mar
                     "small",
                     number.kind + (f": {number.note}" if number.note and number.words != "not configured" else ""),
                 ),
-                *mistrust(of_query(doubts or {}, number.promql)),
+                *mistrust(of_query(doubts or {}, number.promql), f"number {number.name}"),
                 class_="pw-number",
             )
             for number in numbers
@@ -166,7 +166,7 @@ def conclusion_html(walk: Walk, reasons: Sequence[str] = ()) -> Markup:
     return tag(
         "div",
         tag("strong", icon(level), said),
-        *mistrust(reasons),
+        *mistrust(reasons, "conclusion"),
         tag("span", f"{runner_up} {leaf.change}".strip(), class_="pw-sub"),
         class_="pw-card",
         data_tone="warn" if level == "warn" else "ok" if level == "ok" else None,

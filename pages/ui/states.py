@@ -24,16 +24,16 @@ def line(level: str, *parts: str | Markup) -> None:
     st.html(tag("div", icon(level), *(p if isinstance(p, Markup) else tag("span", p) for p in parts), class_="pw-line", data_tone=level))  # fmt: skip
 
 
-def mistrust(reasons: Sequence[str]) -> tuple[Markup, ...]:
-    """The mark of a number that is not trusted, which opens to the reasons; nothing when there are none."""
+def mistrust(reasons: Sequence[str], key: str = "") -> tuple[Markup, ...]:
+    """The mark of a number that is not trusted, which opens to the reasons; nothing when there are none. `key`: see `reason`."""
     if not reasons:
         return ()
-    return (reason("! not trusted", "; ".join(reasons), "pw-why pw-doubtful"),)
+    return (reason("! not trusted", "; ".join(reasons), "pw-why pw-doubtful", key),)
 
 
-def reason(word: str, why: str, class_: str) -> Markup:
-    """A word that opens to its reason by touch, by keyboard and by mouse."""
-    return tag("details", tag("summary", word), tag("div", why, class_="pw-fold-body"), class_=class_)
+def reason(word: str, why: str, class_: str, key: str = "") -> Markup:
+    """A word that opens to its reason by touch, by keyboard and by mouse; `key` names it on its page, so that it stays open over a refresh."""
+    return tag("details", tag("summary", word), tag("div", why, class_="pw-fold-body"), class_=class_, data_fold=key or None)
 
 
 def heading(text: str) -> None:

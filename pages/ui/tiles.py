@@ -76,8 +76,10 @@ def tile_row(tiles: Sequence[Tile], *, dim: bool = False) -> None:
                         "span",
                         tag("b", tile.value),
                         tag("span", tile.unit),
-                        reason("!", tile.doubt, "pw-why pw-doubtful") if tile.doubt else None,
-                        reason("i", tile.note, "pw-why") if tile.note and not tile.doubt else None,
+                        reason("!", tile.doubt, "pw-why pw-doubtful", f"tile {tile.label}") if tile.doubt else None,
+                        reason("i", tile.note, "pw-why", f"tile {tile.label}")
+                        if tile.note and not tile.doubt
+                        else None,
                         class_="pw-tile-value",
                         data_tone=tile.tone,
                     ),
@@ -102,7 +104,9 @@ def _answer(answer: Answer) -> Markup:
         tag(
             "span",
             answer.detail,
-            reason("! not trusted", answer.doubt, "pw-why pw-doubtful") if answer.doubt else None,
+            reason("! not trusted", answer.doubt, "pw-why pw-doubtful", f"answer {answer.question}")
+            if answer.doubt
+            else None,
             class_="pw-detail",
         ),
         class_="pw-answer",

@@ -94,6 +94,26 @@ def test_charts_keep_their_nodes_while_a_replay_plays(visitor: Visitor) -> None:
     assert visitor.faults == []
 
 
+def test_a_reason_that_was_opened_stays_open_when_its_block_is_written_anew(visitor: Visitor) -> None:
+    visitor.go(f"/?at={INSIDE}")
+    page = visitor.page
+    block = """() => { const block = document.getElementById('block') ?? document.body.appendChild(document.createElement('div'))
+      block.id = 'block'
+      block.innerHTML = '<details class="pw-why" data-fold="tile Wait"><summary>!</summary>why</details>' }"""
+    turn = """() => new Promise((told) => { const fold = document.querySelector('#block details')
+      fold.addEventListener('toggle', () => told(fold.open), { once: true })
+      fold.querySelector('summary').click() })"""
+    page.evaluate(block)
+    assert page.evaluate(turn)
+    page.evaluate(block)
+    page.wait_for_function("() => document.querySelector('#block details').open", timeout=WAIT_MS)
+    assert not page.evaluate(turn)
+    page.evaluate(block)
+    page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+    assert not page.evaluate("document.querySelector('#block details').open"), "closed by hand means closed"
+    assert visitor.faults == []
+
+
 def test_a_click_on_a_chart_moves_the_cursor_and_a_row_opens_the_replica(visitor: Visitor) -> None:
     visitor.go(f"/?at={INSIDE}")
     page = visitor.page
