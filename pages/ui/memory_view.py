@@ -157,7 +157,11 @@ def verdict_card(answer: Mapping[str, Any]) -> Markup:
 
 def fix_text(fix: Mapping[str, Any]) -> str:
     """'max_model_len 16368 -> usable KV tokens 16368. Price: ...'"""
-    change = ", ".join(f"{name.replace('_', ' ')}: {_value(value)}" for name, value in fix.get("change", {}).items())
+    limit = ", ".join(f"{name.replace('_', ' ')}: {_value(value)}" for name, value in fix.get("change", {}).items())
+    wanted = ", ".join(
+        f"{name.replace('_', ' ')}: {_value(value)}" for name, value in fix.get("recommended", {}).items()
+    )
+    change = f"{wanted} (bare limit: {limit})" if wanted else limit
     predicted = ", ".join(
         f"{name.replace('_', ' ')} {_value(value)}" for name, value in (fix.get("predicted") or {}).items()
     )

@@ -14,7 +14,7 @@ _BINARY_NOISE = 1e-7
 
 @dataclass
 class Advice:
-    """`fixes` are {change, predicted, price}; `missing` are facts to ask for."""
+    """`fixes` are {change, predicted, price}, with `recommended` where the change is a bare limit; `missing` are facts to ask for."""
 
     says: list[str] = field(default_factory=list)
     fixes: list[dict[str, Any]] = field(default_factory=list)
@@ -22,6 +22,12 @@ class Advice:
 
     def fix(self, change: dict[str, Any], price: str, **predicted: float | bool | str) -> None:
         self.fixes.append({"change": change, "predicted": predicted, "price": price})
+
+    def fix_window(self, longest: float, block: float, price: str, **predicted: float | bool | str) -> None:
+        """The longest window that the start-up check takes, and the one to set: a block shorter, for the null block that it does not count."""
+        self.fix({"max_model_len_at_most": int(longest)}, price, **predicted)
+        if longest > block:
+            self.fixes[-1]["recommended"] = {"max_model_len": int(longest - block)}
 
 
 def hundredths_up(value: float) -> float:

@@ -148,7 +148,7 @@ def _describe_healthy(advice: Advice, attempt: Attempt, numbers: dict[str, float
         advice.says.append(
             f"the window {window:.0f} is longer than the whole pool of {capacity:.0f} tokens: max window {capacity:.0f}; such a start is refused, or a full-length request never fits"
         )
-        advice.fix({"max_model_len_at_most": int(capacity)}, "longer requests are refused")
+        advice.fix_window(capacity, get("block_size") or 16.0, "longer requests are refused")
     if attempt.recognised and not attempt.statistics:
         _ask_healthy(advice, numbers)
 

@@ -36,15 +36,11 @@ def window(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict[str
         )
     if longest:
         block = numbers.get("block_size", 16.0)
-        advice.says.append(f"max window {longest:.0f}: the largest max_model_len that this pool takes at start")
         advice.says.append(
-            f"the start-up check does not count the null block: with exactly {longest:.0f} a full-length request ends one block short and preempts itself; {max(longest - block, 0):.0f} avoids that"
+            f"max window {longest:.0f} is the bare limit of the start-up check, which does not count the null block: a full-length request would end one block short and preempt itself"
+            + (f"; set {longest - block:.0f}" if longest > block else "")
         )
-        advice.fix(
-            {"max_model_len_at_most": int(longest)},
-            "requests longer than that are refused with HTTP 400",
-            concurrency=1.0,
-        )
+        advice.fix_window(longest, block, "requests longer than that are refused with HTTP 400", concurrency=1.0)
     elif "available_kv_gib" not in numbers:
         needs = f"needs {numbers['needed_gib']:.2f} GiB" if "needed_gib" in numbers else "needs more"
         advice.says.append(

@@ -45,8 +45,13 @@ def _tail(answer: dict[str, Any]) -> list[str]:
     for fix in answer["fixes"]:
         predicted = _change(fix.get("predicted", {}))
         price = fix.get("price", "")
+        wanted = fix.get("recommended")
         lines.append(
-            f"fix: {_change(fix['change'])}"
+            (
+                f"fix: {_change(wanted)}  (bare limit: {_change(fix['change'])})"
+                if wanted
+                else f"fix: {_change(fix['change'])}"
+            )
             + (f"  -> {predicted}" if predicted else "")
             + (f"  (price: {price})" if price else "")
         )
