@@ -79,12 +79,12 @@ def import_file(path: Path, out: Path) -> Summary:
         raise SourceBroken(*file_trouble(path, error)) from None
     if not any(each.times_ms.size for each in contents.series):
         raise SourceBroken(f"{path} holds no samples", "Export or record it again")
-    return write_contents(contents, out, title=_stem(path))
+    return write_contents(contents, out, title=_stem(path), where=str(path))
 
 
-def write_contents(contents: Contents, out: Path, title: str) -> Summary:
-    """Write what was read as an incident file: series joined and sorted, staleness mended, facts gathered."""
-    series = joined(contents.series, title)
+def write_contents(contents: Contents, out: Path, title: str, where: str = "") -> Summary:
+    """Write what was read (from `where`) as an incident file: series joined and sorted, staleness mended, facts gathered."""
+    series = joined(contents.series, where or title)
     marked = has_markers(series)
     notes = list(contents.notes)
     staleness: Literal["kept", "reconstructed", "absent"] = "kept"
