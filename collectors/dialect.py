@@ -143,6 +143,17 @@ class Dialect:
 
         Raises UnknownSignal when no version has such a signal.
         """
+        found = self._asked.get((signal, version))
+        if found is None:
+            found = self._asked[signal, version] = self._signal(signal, version)
+        return found
+
+    @cached_property
+    def _asked(self) -> dict[tuple[str, Version | str], tuple[Metric, ...]]:
+        """Every row of a fleet's table asks for the same few signals of the same few versions."""
+        return {}
+
+    def _signal(self, signal: str, version: Version | str) -> tuple[Metric, ...]:
         if signal not in self._by_signal:
             near = difflib.get_close_matches(signal, self._by_signal, n=3)
             hint = f"; near ones: {', '.join(near)}" if near else ""

@@ -37,3 +37,13 @@ def of_labels(labels: tuple[Labels, ...], key: Hashable, compute: Callable[[], T
             known[1].clear()
         found = known[1][key] = compute()
     return found
+
+
+def of_both(left: tuple[Labels, ...], right: tuple[Labels, ...], key: Hashable, compute: Callable[[], T]) -> T:
+    """The same for what depends on two tuples; of all the right ones that a left one met, the last is remembered."""
+    held: list[tuple[tuple[Labels, ...], T]] = of_labels(left, ("both", key), list)
+    last = held[0] if held else None
+    if last is None or last[0] is not right:
+        last = right, compute()
+        held[:] = [last]
+    return last[1]

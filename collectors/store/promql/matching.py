@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from collectors.remembered import of_labels
+from collectors.remembered import of_both, of_labels
 from collectors.store.promql.arithmetic import COMPARISONS, compute, drops_name, holds
 from collectors.store.promql.errors import failed
 from collectors.store.promql.grids import Grid, Mask, empty_grid, grid, unique
@@ -42,6 +42,15 @@ def set_operator(op: str, left: Grid, right: Grid, matching: Matching) -> Grid:
     """and, or, unless."""
     steps = left.steps
     left_by, right_by = _by_signature(left, matching), _by_signature(right, matching)
+    if op == "or":
+        shared = of_both(
+            left.labels,
+            right.labels,
+            ("shared", matching.on, matching.labels),
+            lambda: left_by.keys() & right_by.keys(),
+        )
+        if not shared:
+            return unique(_beside(left, right))
     left_mask, right_mask = left.mask(), right.mask()
     if op in ("and", "unless"):
         kept = np.zeros(left_mask.shape, dtype=bool)
@@ -55,11 +64,18 @@ def set_operator(op: str, left: Grid, right: Grid, matching: Matching) -> Grid:
         others = left_by.get(signature)
         if others:
             added[rows] &= ~left_mask[others].any(axis=0)
-    both = Grid(
-        (*left.labels, *right.labels), np.concatenate([left.values, right.values]), np.concatenate([left_mask, added])
-    )
-    merged = grid(both.labels, both.values, both.present)
-    return unique(merged)
+    return unique(_beside(left, grid(right.labels, right.values, added)))
+
+
+def _beside(left: Grid, right: Grid) -> Grid:
+    """The series of both, where no two of them meet."""
+    if not left.labels or not right.labels:
+        some = left if left.labels else right
+        return grid(some.labels, some.values, some.present)
+    labels = of_both(left.labels, right.labels, "beside", lambda: (*left.labels, *right.labels))
+    full = left.present is None and right.present is None
+    present = None if full else np.concatenate([left.mask(), right.mask()])
+    return grid(labels, np.concatenate([left.values, right.values]), present)
 
 
 def vectors(op: str, left: Grid, right: Grid, matching: Matching, *, return_bool: bool, legacy: bool) -> Grid:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from collectors.remembered import of_labels
 from collectors.store.matchers import BadPattern, compile_pattern
 from collectors.store.promql.errors import failed
 from collectors.store.promql.grids import Grid, unique
@@ -27,11 +28,17 @@ def label_replace(source: Grid, target: str, replacement: str, origin: str, patt
         raise failed(f"invalid regular expression in label_replace(): {pattern}") from None
     if not valid_label_name(target, utf8=utf8):
         raise failed(f"invalid destination label name in label_replace(): {target}")
-    labels = []
-    for one in source.labels:
-        match = compiled.fullmatch(one.get(origin))
-        labels.append(one if match is None else one.replace(target, _expanded(replacement, match)))
-    return unique(source.with_labels(tuple(labels)))
+    labels = source.labels
+
+    def replaced() -> tuple[LabelSet, ...]:
+        made = []
+        for one in labels:
+            match = compiled.fullmatch(one.get(origin))
+            made.append(one if match is None else one.replace(target, _expanded(replacement, match)))
+        return tuple(made)
+
+    key = ("label_replace", target, replacement, origin, pattern)
+    return unique(source.with_labels(of_labels(labels, key, replaced)))
 
 
 def _expanded(template: str, match) -> str:  # type: ignore[no-untyped-def]
