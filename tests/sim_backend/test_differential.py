@@ -18,7 +18,7 @@ from tests.sim_backend.naive_scheduler import NaiveScheduler
 from tests.sim_backend.random_traces import random_trace
 
 TRACES = shared_files("golden", "scheduler", pattern="*.json*")
-WORKLOADS = int(os.environ.get("PAGEWATCH_WORKLOADS", "1200"))
+WORKLOADS = int(os.environ.get("PAGEWATCH_WORKLOADS", "1000"))
 """How many random workloads. After a change to the scheduler, run more of them by hand."""
 PARTS = 8
 
