@@ -54,6 +54,7 @@ def pieces(lines: Iterable[str]) -> Iterator[Piece]:
     held: list[Piece] = []
     depth = 0
     begun: list[Piece] = []
+    received, added = REQUEST_TEXT
     for number, raw in enumerate(lines, 1):
         if "Avg prompt throughput" in raw:
             continue
@@ -66,7 +67,7 @@ def pieces(lines: Iterable[str]) -> Iterator[Piece]:
             continue
         route = _route(raw)
         for line in unframed(number, raw):
-            if any(words in line.text for words in REQUEST_TEXT):
+            if received in line.text or added in line.text:
                 continue
             piece = Piece(number, line.text, route)
             if begun and _LOG_LINE.search(piece.text):

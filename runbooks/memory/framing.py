@@ -18,6 +18,7 @@ LONGEST_RECORD = 2**20
 """Characters of a JSON record that are looked at: it may carry a whole traceback, or a page of log lines."""
 MOST_TEXTS = 2_000
 DEEPEST_RECORD = 6
+MOST_FRAMES = 6
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]|\[\d{1,2}(?:;\d{1,3})*m")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -39,9 +40,16 @@ _QUOTED = re.compile(r"^(?:> ?)+(?![A-Z]+ /\S* HTTP/)(?=\S)")
 _TAGGED = re.compile(r"^(?!data:)[\w.@/\-]{1,80}: ?(?=\{\")")
 _COMPOSE = re.compile(r"^[\w.\-]{1,64}(?: (?:stdout|stderr))? +\| ")
 _KUBECTL = re.compile(r"^\[pod/[^\]]+\] ")
-_FRAMES = (
-    _CRI, _KUBECTL, _COMPOSE, _SYSLOG_5424, _SYSLOG, _PYTHON_LOGGING, _RFC3339, _STERN, _RANK, _GREP, _QUOTED, _TAGGED,
-)  # fmt: skip
+_LETTER_FRAMES = (_COMPOSE, _SYSLOG, _STERN, _GREP, _TAGGED)
+_FRAMES = {
+    **dict.fromkeys("0123456789", (_CRI, _SYSLOG, _PYTHON_LOGGING, _RFC3339, _COMPOSE, _STERN, _RANK, _GREP)),
+    "[": (_KUBECTL, _RFC3339, _RANK),
+    "<": (_SYSLOG_5424, _SYSLOG),
+    ">": (_QUOTED,),
+    "(": (_RANK,),
+    "{": (), " ": (), "\t": (), "": (),
+}  # fmt: skip
+"""Framings by the character that they begin with; letters and the rest have `_LETTER_FRAMES`."""
 _HEADER = re.compile(
     r"\((?:APIServer|ApiServer|EngineCore|Worker|VllmWorker|RayWorker|DPCoordinator)\w* (?:pid=)?\d+(?:, ip=[\d.]+)?\) ?|"
     r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? (?:\[[\w./]+:\d+\]|[\w./]+:\d+\])"
@@ -111,13 +119,17 @@ def unframed(number: int, raw: str, *, one_field_a_line: bool = False) -> list[L
 
 def _carried(raw: str, one_field_a_line: bool, rounds: int) -> list[str]:
     text = _clean(raw[:LONGEST_RECORD] if raw.lstrip(" \t\ufeff>")[:1] in ("{", "[") else raw[:LONGEST_LINE])
-    for _ in range(3):  # a container's framing may wrap another one's
-        before = text
-        for frame in _FRAMES:
-            text = frame.sub("", text, count=1)
-        if text == before:
+    for _ in range(MOST_FRAMES):  # a container's framing may wrap another one's
+        if _PROCESS.match(text):
             break
-    if rounds:
+        for frame in _FRAMES.get(text[:1], _LETTER_FRAMES):
+            found = frame.match(text)
+            if found:
+                text = text[found.end() :]
+                break
+        else:
+            break
+    if rounds and ("{" in text or "[" in text or '"' in text):
         inner = _from_json(text)
         if not inner and one_field_a_line:
             inner = _from_field(text)

@@ -124,10 +124,12 @@ def read_log(lines: Iterable[str]) -> list[Attempt]:
     for number, raw in enumerate(lines, 1):
         if (ok in raw or received in raw or added in raw) and len(raw) < LONGEST_LINE:
             continue
+        if "Avg prompt throughput" in raw and reader.statistics_line(raw):
+            continue
         for keyword in KEYWORDS:
             if keyword in raw:
                 for line in unframed(number, raw, one_field_a_line=True):
-                    if not any(routine in line.text for routine in ROUTINE):
+                    if len(raw) < LONGEST_LINE or not any(routine in line.text for routine in ROUTINE):
                         reader.take(line)
                 break
     return reader.finish()
@@ -138,6 +140,7 @@ NEVER_ZERO = frozenset(
 )  # fmt: skip
 """Figures by which others are divided; a log in which they are zero or below is damaged there."""
 
+_STATISTICS = next(pattern for pattern in FIGURES if pattern.kind == "statistics")
 _TRIED = re.compile(r"Tried to allocate (?P<tried>[0-9]+(?:\.[0-9]+)? (?:bytes|KiB|MiB|GiB))")
 _LIMIT = re.compile(r"^\s*memory:\s+(?P<size>[0-9]{1,9}(?:\.[0-9]{1,4})?)(?P<unit>[KMGT]i?)\s*$")
 _LIMIT_SCALE_GIB = {
@@ -181,6 +184,14 @@ class _Reader:
     def attempt(self) -> Attempt:
         return self.attempts[-1]
 
+    def statistics_line(self, raw: str) -> bool:
+        """Takes the periodic line, most of what a serving engine writes, without looking at its framing. False when it is another."""
+        found = _STATISTICS.regex.search(raw) if len(raw) < LONGEST_LINE else None
+        if found:
+            self._statistics(found.groupdict())
+            self.attempt.recognised += 1
+        return found is not None
+
     def take(self, line: LogLine) -> None:
         text = line.text
         if self.wrapped is not None:
@@ -202,10 +213,11 @@ class _Reader:
         if text.startswith("Traceback (most recent call last)"):
             self.frames.pop(line.process, None)
             return
-        if not self.attempt.other_engine:
+        attempt = self.attempt
+        if not attempt.recognised and not attempt.other_engine:
             foreign = OTHER_ENGINE.search(text)
             if foreign:
-                self.attempt.other_engine = foreign[0]
+                attempt.other_engine = foreign[0]
         if self._figures(line):
             return
         if self._failure(line):
