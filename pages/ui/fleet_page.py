@@ -13,7 +13,7 @@ from pages.ui.fleet_scene import Scene
 from pages.ui.fleet_table import MOST_ROWS, averaging_text, columns, fleet_line, rows
 from pages.ui.frame import gestures
 from pages.ui.marks import marks_of, past_of
-from pages.ui.table import table
+from pages.ui.table import Row, table
 from pages.ui.tiles import status_strip, tile_row
 from pages.ui.view import View
 from runbooks.timeline import Timeline
@@ -62,16 +62,19 @@ def draw(here: View) -> None:
     with states.section("The charts"):
         drawn = grid(panels(scene), "fleet", dim=dim)
     opened = None
+    with states.section("The fleet beside its replicas"):
+        if said := averaging_text(scene):
+            states.note(said)
     with states.section("The replica table"):
         older = max(0, data.settings_clock_ms() - scene.picture.at_ms) / 1000 if dim else 0.0
         shown = rows(scene, older)
-        if said := averaging_text(scene):
-            states.note(said)
         if len(shown) > MOST_ROWS and not st.toggle(
             f"Show all {len(shown)} replicas, not only the worst {MOST_ROWS}", key="all_replicas"
         ):
             shown = shown[:MOST_ROWS]
-        whole = fleet_line(scene, older)
+        whole: Row | None = None
+        with states.section("The line of the fleet"):
+            whole = fleet_line(scene, older)
         opened = table(columns(scene), [*([whole] if whole else []), *shown], key="replicas", dim=dim)
     gestures(here, drawn)
     if opened:

@@ -35,7 +35,8 @@ from runbooks.library import library, load
 from runbooks.records import RecordsError
 from runbooks.runbook import Runbook
 from runbooks.verdicts import Anomaly, LawFinding
-from runbooks.walk_export import to_markdown
+from runbooks.walk_bundle import markdown_with_charts, zipped
+from runbooks.walk_charts import StepChart, charts_of
 from runbooks.walks import NoSuchWalk, RecordedWalk, WalkConflict
 
 WORDS = {"yes": "yes", "no": "no", "inconclusive": "cannot be told", "error": "query failed", "needs_answer": "needs your answer"}  # fmt: skip
@@ -145,9 +146,11 @@ def _walk_page(here: View, runbook: Runbook) -> None:
     started = f"walk {recorded.id}, started by {recorded.started_by} {clock(recorded.started_ms)}" if recorded else ""
     with st.container(horizontal=True, vertical_alignment="center", key="walk_head"):
         _back()
-    st.html(head_html(runbook, walk, clock(walk.at_ms), started))
+    with states.section("The head"):
+        st.html(head_html(runbook, walk, clock(walk.at_ms), started))
     against = broken(data.diagnosis(here).value)
-    st.html(conclusion_html(walk, at_place(against, walk.where)))
+    with states.section("The conclusion"):
+        st.html(conclusion_html(walk, at_place(against, walk.where)))
     finding = opened_step(walk, nav.given("step"))
     left, right = st.columns([9, 11], gap="small")
     with left, states.section("The steps"):
@@ -180,7 +183,8 @@ def _detail(
         )
     )  # fmt: skip
     if finding.numbers:
-        st.html(numbers_html(finding.numbers, doubts))
+        with states.section("The numbers"):
+            st.html(numbers_html(finding.numbers, doubts))
     _evidence(here, finding, doubts)
     for line in finding.instructions:
         if line.startswith("$ "):
@@ -291,9 +295,15 @@ def _after(here: View, runbook: Runbook, walk: Walk, recorded: RecordedWalk | No
             else:
                 if recorded.walk != walk and not recorded.closed and walk.at_ms == recorded.at_ms:
                     recorded = records.walks().walked(recorded.id, walk, records.who())
+                kept = recorded
                 st.download_button(
-                    "Export walk", to_markdown(recorded), f"walk-{recorded.id}.md", "text/markdown", on_click="ignore"
-                )
+                    "Export walk (zip)", lambda: zipped(kept, _charts(here, kept)), f"walk-{kept.id}.zip", "application/zip",
+                    on_click="ignore", help="Markdown and its charts as PNG, to attach to a ticket",
+                )  # fmt: skip
+                st.download_button(
+                    "Export walk (one file)", lambda: markdown_with_charts(kept, _charts(here, kept)), f"walk-{kept.id}.md", "text/markdown",
+                    on_click="ignore", help="One Markdown file with its charts inside, to paste",
+                )  # fmt: skip
         except RecordsError as error:
             states.line("warn", "Walks cannot be kept.", str(error))
         if leaf.verify_step and st.button("Check now whether a change helped"):
