@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from collectors.capsule import CapsuleSource, read_capsule  # noqa: E402
-from collectors.capsule_body import sorted_series  # noqa: E402
+from collectors.capsule_body_writer import sorted_series  # noqa: E402
 from collectors.capsule_file import open_parts, write_capsule  # noqa: E402
 from collectors.convert import export_capsule, import_file  # noqa: E402
 from collectors.manifest import Manifest  # noqa: E402

@@ -1,4 +1,4 @@
-"""The body of an incident file: series lines in gzip members that can be read one by one.
+"""Reading the body of an incident file: series lines in gzip members that can be read one by one.
 
 A gzip file may consist of several members; any gunzip reads them as one text. The manifest lists where each member lies and which metrics it
 holds, so that a question about three metrics unpacks and parses three metrics. The last member is the table of timestamps, which the series of
@@ -14,31 +14,16 @@ import weakref
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
-import numpy as np
-
-from collectors.capsule_lines import (
-    MAX_SERIES_SAMPLES,
-    TABLE_LINE,
-    LineDecoder,
-    decode_times,
-    encode_line,
-    encode_times,
-)
+from collectors.capsule_body_writer import MAX_SERIES
+from collectors.capsule_lines import MAX_TABLE_BYTES, TABLE_LINE, LineDecoder, decode_times
 from collectors.manifest import BODY_FILE, Body, Member, TimeTable
-from collectors.model import Int64s, Labels, Samples
+from collectors.model import Int64s, Samples
 from collectors.series_lines import MAX_LINE_BYTES, SeriesLineError, line_name, sort_key
 from collectors.source import SourceBroken
-from collectors.staleness import target_of
 
-MEMBER_BYTES = 256 * 1024
-"""A member ends at the next metric name after this many bytes, or anywhere after eight times as many."""
-MAX_SERIES = 1_000_000
 MAX_SAMPLES = 8_000_000_000
 """A week of 64 replicas at 5 s has 3.2e9."""
-MAX_TABLE_BYTES = 64 * 1024**2
-"""Timestamps behind this much stand in the lines of their series: where every series has its own, sharing saves nothing."""
 MAX_RAW_BYTES = 32 * 1024**3
 MAX_MEMBER_RAW_BYTES = 1024**3
 MAX_REMEMBERED_BYTES = 8 * 1024**2
@@ -47,126 +32,6 @@ MAX_RATIO = 400
 """Unpacked against packed size, checked above RATIO_FREE_BYTES. Idle fleets reach 60; gzip itself ends at 1030."""
 RATIO_FREE_BYTES = 256 * 1024**2
 _READ_BYTES = 1024 * 1024
-
-
-class BodyWriter:
-    """Writes sorted series into gzip members; `finish` returns the manifest's account of them. Bounded memory.
-
-    Members follow each other in the order of metric names. Inside a member the series of one target stand together, and the buckets of one
-    histogram in the order of their bounds: their counts change at the same scrapes, and deflate finds a repetition only within 32 KB.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._hash = hashlib.sha256()
-        self._members: list[Member] = []
-        self._lines: list[tuple[_Place, bytes]] = []
-        self._raw = self._samples = self._written = self._series = 0
-        self._names: list[str] = []
-        self._vectors: dict[bytes, int] = {}
-        self._table: list[bytes] = []
-        self._table_bytes = 0
-        self._last: tuple[str, tuple[tuple[str, str], ...]] | None = None
-
-    def add(self, series: Samples) -> None:
-        """Append one series. Raises SourceBroken when it does not sort after the one before it (twice, or unsorted), or is too long."""
-        key = sort_key(series.labels)
-        if self._last is not None and key <= self._last:
-            raise SourceBroken(f"series {dict(series.labels)} comes twice or out of order")
-        self._series += 1
-        if self._series > MAX_SERIES:
-            raise SourceBroken(
-                f"more than the {MAX_SERIES} series that one incident file holds", "Choose fewer metrics or replicas"
-            )
-        name = key[0]
-        if self._raw >= MEMBER_BYTES and (name != self._names[-1] or self._raw >= 8 * MEMBER_BYTES):
-            self._end_member()
-        self._last = key
-        if series.times_ms.size > MAX_SERIES_SAMPLES:
-            raise SourceBroken(
-                f"series {dict(series.labels)} has {series.times_ms.size} samples, more than the {MAX_SERIES_SAMPLES} of one incident file",
-                "Cut it into shorter pieces",
-            )
-        line = encode_line(series, self._vector(series.times_ms))
-        self._lines.append((_place(series.labels), line))
-        self._raw += len(line)
-        self._samples += series.times_ms.size
-        if not self._names or self._names[-1] != name:
-            self._names.append(name)
-
-    def _vector(self, times_ms: Int64s) -> int | bytes:
-        """Number of the table line of these timestamps; the line itself when the table is full."""
-        key = hashlib.sha256(np.asarray(times_ms, dtype=np.int64).tobytes()).digest()
-        if key in self._vectors:
-            return self._vectors[key]
-        line = encode_times(times_ms)
-        if self._table_bytes + len(line) > MAX_TABLE_BYTES:
-            return line
-        self._vectors[key] = len(self._table)
-        self._table.append(line)
-        self._table_bytes += len(line)
-        return self._vectors[key]
-
-    def _end_member(self) -> None:
-        self._lines.sort(key=lambda pair: pair[0])
-        packed = self._put(line for _, line in self._lines)
-        self._members.append(
-            Member(
-                offset=self._written - packed,
-                bytes=packed,
-                raw_bytes=self._raw,
-                series=len(self._lines),
-                samples=self._samples,
-                metrics=tuple(self._names),
-            )
-        )
-        self._lines, self._names = [], []
-        self._raw = self._samples = 0
-
-    def _put(self, lines: Iterable[bytes]) -> int:
-        """Write one gzip member; its size."""
-        packer = zlib.compressobj(9, zlib.DEFLATED, 31)  # 31: gzip framing, whose header zlib writes with mtime 0
-        packed = b"".join([*map(packer.compress, lines), packer.flush()])
-        self._file.write(packed)
-        self._hash.update(packed)
-        self._written += len(packed)
-        return len(packed)
-
-    def finish(self) -> Body:
-        """Write what is left; sizes, hash and members of the whole body."""
-        if self._lines or not self._members:
-            self._end_member()
-        packed = self._put(self._table)
-        times = TimeTable(
-            offset=self._written - packed,
-            bytes=packed,
-            raw_bytes=self._table_bytes,
-            vectors=len(self._table),
-        )
-        return Body(
-            sha256=self._hash.hexdigest(),
-            bytes=self._written,
-            raw_bytes=sum(member.raw_bytes for member in self._members) + self._table_bytes,
-            series=sum(member.series for member in self._members),
-            samples=sum(member.samples for member in self._members),
-            members=tuple(self._members),
-            times=times,
-        )
-
-
-_Place = tuple[tuple[str, str], str, tuple[tuple[str, str], ...], float, str]
-
-
-def _place(labels: Labels) -> _Place:
-    """Where a series stands inside its member: by target, name, labels but `le`, bound of the bucket."""
-    name, pairs = sort_key(labels)
-    le = labels.get("le", "")
-    try:
-        bound = float(le) if le else 0.0
-    except ValueError:
-        bound = 0.0
-    others = tuple(pair for pair in pairs if pair[0] != "le")
-    return target_of(labels), name, others, bound if bound == bound else 0.0, le
 
 
 class FileRange:
@@ -410,8 +275,3 @@ def _check_bomb(raw_bytes: int, packed_bytes: int, where: str) -> None:
         raise SourceBroken(f"{where} unpacks to more than the {MAX_RAW_BYTES >> 30} GiB that are read")
     if raw_bytes > RATIO_FREE_BYTES and raw_bytes > MAX_RATIO * packed_bytes:
         raise SourceBroken(f"{where} unpacks to more than {MAX_RATIO} times its size, as no recording does")
-
-
-def sorted_series(series: Iterable[Samples]) -> list[Samples]:
-    """Series in the order of an incident file."""
-    return sorted(series, key=lambda each: sort_key(each.labels))

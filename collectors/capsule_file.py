@@ -16,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
-from collectors.capsule_body import MAX_RATIO, BodyReader, BodyWriter, FileRange, MemoryRange, sorted_series
+from collectors.capsule_body import MAX_RATIO, BodyReader, FileRange, MemoryRange
+from collectors.capsule_body_writer import BodyWriter, sorted_series
 from collectors.file_trouble import file_trouble
 from collectors.manifest import BODY_FILE, MANIFEST_FILE, SCHEMA, Extent, Manifest, read_manifest
 from collectors.model import Samples

@@ -27,6 +27,8 @@ from collectors.series_lines import (
 
 MAX_SERIES_SAMPLES = 8_000_000
 """Samples of one series: at 5 s, more than a year."""
+MAX_TABLE_BYTES = 64 * 1024**2
+"""Timestamps behind this much stand in the lines of their series: where every series has its own, sharing saves nothing."""
 TABLE_LINE = b'{"count":'
 """How a line of the table begins."""
 MAX_DIGITS = 9

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors import capsule_body
+from collectors import capsule_body, capsule_body_writer
 from collectors.capsule import CapsuleSource, read_capsule, write_capsule
 from collectors.capsule_file import amend_manifest, open_parts
 from collectors.manifest import Manifest
@@ -278,7 +278,7 @@ def test_a_file_of_the_first_schema_opens_and_keeps_its_samples_when_written_ane
 def test_where_every_series_has_its_own_times_they_stand_in_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capsule_body, "MAX_TABLE_BYTES", 250)
+    monkeypatch.setattr(capsule_body_writer, "MAX_TABLE_BYTES", 250)
     series = [
         Samples({**each.labels, "shift": str(shift)}, each.times_ms + shift, each.values)
         for each in fleet(2, 40)
@@ -302,7 +302,7 @@ def test_what_would_not_be_read_back_is_not_written(
     limit: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(fleet()) == 20
-    monkeypatch.setattr(capsule_body, limit, 19)
+    monkeypatch.setattr(capsule_body_writer, limit, 19)
     with pytest.raises(SourceBroken, match=words):
         written(tmp_path / "a.capsule")
     assert list(tmp_path.iterdir()) == []
@@ -497,7 +497,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 def test_whoever_listens_hears_how_far_opening_and_each_question_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capsule_body, "MEMBER_BYTES", 500)
+    monkeypatch.setattr(capsule_body_writer, "MEMBER_BYTES", 500)
     monkeypatch.setattr(capsule_body, "_READ_BYTES", 40)
     written(tmp_path / "a.capsule")
     heard: list[tuple[float, str]] = []

@@ -14,7 +14,7 @@ import pytest
 
 from collectors import record_plan
 from collectors.capsule import CapsuleSource, read_capsule
-from collectors.capsule_body import sorted_series
+from collectors.capsule_body_writer import sorted_series
 from collectors.capsule_file import open_parts, write_capsule
 from collectors.convert import export_capsule, import_file
 from collectors.manifest import Manifest
