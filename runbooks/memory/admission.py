@@ -20,7 +20,8 @@ _ACCESS = re.compile(
     r"\"(?:GET|POST|PUT|DELETE|PATCH|OPTIONS|HEAD) (?P<route>\S+) HTTP/[0-9.]+\"(?: (?P<status>[0-9]{3}))?"
 )
 _STATUS = re.compile(
-    r"(?:^|\s)HTTP(?:/[0-9.]+)? (?P<status>[0-9]{3})\b|Error code: (?P<code>[0-9]{3})|\b(?P<client>[45][0-9]{2}) (?:Client|Server) Error: "
+    r"(?:^|\s)HTTP(?:/[0-9.]+)? (?P<status>[0-9]{3})\b|Error code: (?P<code>[0-9]{3})|\b(?P<client>[45][0-9]{2}) (?:Client|Server) Error: |"
+    r"(?:Client|Server) error '(?P<httpx>[45][0-9]{2}) "
 )
 _BODY_CODE = re.compile(r"[\"']code[\"']: ?[\"']?(?P<status>[45][0-9]{2})\b")
 _WINDOW = re.compile(
@@ -108,7 +109,7 @@ class _Decoder:
             number = int(access["status"]) if access["status"] else None
         else:
             assert status is not None
-            number = int(status["status"] or status["code"] or status["client"])
+            number = int(status["status"] or status["code"] or status["client"] or status["httpx"])
         self.status = number
         if number and number >= 400 and len(self.refused) < MOST_REQUESTS:
             self.refused[(self.route, number)] = self.refused.get((self.route, number), 0) + 1

@@ -133,7 +133,7 @@ def activation(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: dict
     budget = numbers.get("max_num_batched_tokens")
     if verdict.phase == "profiling":
         advice.says.append(
-            "it happened in the profiling run, a dummy forward pass of the whole token budget: the activation peak does not fit beside the weights. Lower max_num_batched_tokens (and max_num_seqs, multimodal limits)"
+            "it happened in the profiling run, a dummy forward pass of the whole token budget: the activation peak does not fit beside the weights. Lower max_num_batched_tokens (and max_num_seqs; for a multimodal model limit_mm_per_prompt, as its dummy images or videos are part of the pass)"
         )
     else:
         advice.says.append(
