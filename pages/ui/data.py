@@ -176,6 +176,13 @@ def held(key: str = "") -> Held:
         return _held[key]
 
 
+def drop(key: str) -> None:
+    """Forget an opened recording of the library: its file is gone or another one."""
+    with _opening:
+        if key:
+            _held.pop(key, None)
+
+
 def capsule_path(key: str) -> Path | None:
     """The file behind a recording, None for a live source."""
     capsule = held(key).capsule

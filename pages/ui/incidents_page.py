@@ -6,20 +6,17 @@ import streamlit as st
 
 from collectors.instants import format_instant
 from collectors.source import SourceError
-from pages.ui import compare_page, data, lab_page, library, nav, record_view, records, states, story, view
+from pages.ui import compare_page, data, lab_page, library, library_view, nav, record_view, records, states, story, view
 from pages.ui.frame import live_page
 from pages.ui.lanes import lane_chart
-from pages.ui.library import Entry
 from pages.ui.story_view import UNIT_LABEL, lanes_of
 from pages.ui.table import Cell, Column, Row, table
 from pages.ui.view import View
-from pages.ui.words import cause_text, day_and_clock, digits, duration
+from pages.ui.words import cause_text, day_and_clock
 from runbooks.incidents import Incident
 from runbooks.timeline import Timeline
 from runbooks.walks import RecordedWalk
 
-UPLOAD_MB = 64
-COLUMNS = (Column("incident file"), Column("recorded"), Column("length", "right"), Column("replicas", "right"), Column("engine"), Column("what was found", "wrap"), Column("size", "right"))  # fmt: skip
 OPENED_COLUMNS = (
     Column("alert"),
     Column("state"),
@@ -107,19 +104,7 @@ def _being_judged() -> bool:
 
 
 def _below() -> None:
-    opened: list[str | None] = []
-    with states.section("The library"):
-        entries = library.entries()
-        if entries:
-            opened.append(table(COLUMNS, [_row(entry) for entry in entries], key="library"))
-        else:
-            states.empty(
-                "No incident file yet",
-                "Drop a recording below, or record one from the Diagnose page.",
-                "On the command line: pagewatch record, pagewatch import",
-            )
-    with states.section("The upload"):
-        _upload()
+    opened = [library_view.listing()]
     with states.section("The opened incidents"):
         incidents = records.opened_incidents()
         if incidents:
@@ -133,63 +118,6 @@ def _below() -> None:
     for address in opened:
         if address:
             nav.follow(address)
-
-
-def _row(entry: Entry) -> Row:
-    size = f"{digits(entry.size_bytes / 1e6)} MB" if entry.size_bytes >= 1e6 else f"{digits(entry.size_bytes / 1e3)} kB"
-    if entry.manifest is None:
-        empty = (Cell(""), Cell(""), Cell(""), Cell(""), Cell(entry.problem, "bad", "bad"), Cell(size, "muted"))
-        return Row(entry.key, empty)
-    manifest = entry.manifest
-    window = manifest.window
-    engine = f"{manifest.engine.name} {manifest.engine.version}".strip()
-    cells = (
-        Cell(f"{day_and_clock(window.start_ms)} UTC", "muted"),
-        Cell(duration((window.end_ms - window.start_ms) / 1000)),
-        Cell(str(len(manifest.replicas))),
-        Cell(engine, "muted"),
-        _found(entry),
-        Cell(size, "muted"),
-    )
-    return Row(manifest.title or entry.key, cells, nav.link("fleet", source=entry.key))
-
-
-def _found(entry: Entry) -> Cell:
-    """What the diagnosis said along the recording, where that is known already; else what its manifest carries."""
-    told = story.told(entry.key, first=False)
-    if isinstance(told, Timeline):
-        lasting: dict[str, int] = {}
-        for episode in told.of("verdict"):
-            if episode.confidence != "undetermined":
-                words = f"{cause_text(episode.id)} on {episode.place}"
-                lasting[words] = lasting.get(words, 0) + episode.to_ms - episode.from_ms + 1
-        causes = sorted(lasting, key=lambda words: -lasting[words])
-        return Cell("; ".join(causes[:3]) or "nothing wrong", "" if causes else "muted", "warn" if causes else "ok")
-    verdicts = (entry.manifest.diagnosis.get("verdicts") or []) if entry.manifest is not None else []
-    if verdicts and isinstance(verdicts[0], dict):
-        return Cell(cause_text(str(verdicts[0].get("cause", ""))), icon="warn")
-    return Cell("being judged", "muted")
-
-
-def _upload() -> None:
-    with st.expander(
-        "Add a recording: an incident file, Prometheus JSON, OpenMetrics, VictoriaMetrics lines or Parquet"
-    ):
-        dropped = st.file_uploader(
-            f"At most {UPLOAD_MB} MB; it stays on this machine", key="upload", max_upload_size=UPLOAD_MB
-        )
-        if dropped is not None and st.button("Add it to the library", type="primary"):
-            try:
-                key = library.take_in(dropped.name, dropped.getvalue())
-            except SourceError as error:
-                states.trouble(f"{dropped.name} was not added.", error.cause, error.next_step)
-            except OSError as error:
-                states.trouble(
-                    f"{dropped.name} was not added.", f"{error.filename}: {error.strerror}", "Is the folder writable?"
-                )
-            else:
-                states.line("ok", f"Added as {key}.")
-                nav.follow(nav.link("fleet", source=key))
 
 
 def _lanes(here: View) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,9 @@ from collectors.source import SourceBroken, SourceError
 from pages.ui.console import console
 
 LISTED = 200
+DELETED = ".deleted"
+KEPT_DAYS = 7
+"""How long a deleted file can be brought back."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,65 @@ def take_in(name: str, content: bytes) -> str:
         else:
             import_file(given, folder / key)
     return key
+
+
+def own_keys() -> list[str]:
+    """The incident files in the console's own folder: what may be deleted. Shipped files and neighbours of the source are not ours."""
+    folder = console().incidents_folder.resolve()
+    return [key for key, path in files().items() if path.parent.resolve() == folder and path.is_file()]
+
+
+def delete(key: str) -> None:
+    """Put an incident file of the console's own folder aside, for `KEPT_DAYS`. Raises SourceBroken, OSError."""
+    if key not in own_keys():
+        raise SourceBroken(
+            f"{key[:80]!r} is not in the console's own folder", "Only recordings kept there are deleted from here"
+        )
+    purge()
+    aside = console().incidents_folder / DELETED
+    aside.mkdir(exist_ok=True)
+    kept = aside / key
+    path = path_of(key)
+    os.replace(path, kept)
+    os.utime(kept)
+
+
+def deleted() -> list[str]:
+    """What can still be brought back, newest first."""
+    aside = console().incidents_folder / DELETED
+    found = [path for path in aside.glob(f"*{SUFFIX}") if path.is_file()] if aside.is_dir() else []
+    return [path.name for path in sorted(found, key=lambda path: -path.stat().st_mtime_ns)]
+
+
+def bring_back(key: str) -> str:
+    """Undo a deletion; the key under which the file is there again. Raises SourceBroken, OSError."""
+    if key not in deleted():
+        raise SourceBroken(f"{key[:80]!r} is not among the deleted files", f"They are kept for {KEPT_DAYS} days")
+    folder = console().incidents_folder
+    free = free_key(folder, key)
+    os.replace(folder / DELETED / key, folder / free)
+    return free
+
+
+def purge() -> None:
+    """Remove what was deleted longer ago than `KEPT_DAYS`."""
+    folder = console().incidents_folder / DELETED
+    oldest_ms = console().clock() - KEPT_DAYS * 86_400_000
+    for path in folder.glob(f"*{SUFFIX}") if folder.is_dir() else ():
+        if path.stat().st_mtime * 1000 < oldest_ms:
+            path.unlink(missing_ok=True)
+
+
+def matching(entries_: Sequence[Entry], words: str, told: Callable[[Entry], str]) -> list[Entry]:
+    """The entries in whose name, title, engine, replicas or findings (`told`) every word occurs, whatever its case."""
+    wanted = words.lower().split()
+
+    def text(entry: Entry) -> str:
+        manifest = entry.manifest
+        facts = (manifest.title, manifest.engine.name, manifest.engine.version, *(r.instance for r in manifest.replicas), *manifest.notes) if manifest is not None else (entry.problem,)  # fmt: skip
+        return " ".join((entry.key, *facts, told(entry))).lower()
+
+    return [entry for entry in entries_ if not wanted or all(word in text(entry) for word in wanted)]
 
 
 def free_key(folder: Path, name: str, taken: Sequence[str] = ()) -> str:

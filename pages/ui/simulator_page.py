@@ -185,9 +185,9 @@ def _faults(told: dict[str, Any]) -> None:
         for first in range(0, len(kinds), 4):
             for column, fault in zip(st.columns(4, gap="small"), kinds[first : first + 4], strict=False):
                 with column:
-                    on = fault["kind"] in running and not fault.get("momentary")
-                    word = opening(name_text(str(fault["kind"]))) + (" · is on" if on else "")
-                    if st.button(word, key=f"begin_{fault['kind']}", width="stretch", disabled=on):
+                    is_on = fault["kind"] in running and not fault.get("momentary")
+                    word = opening(name_text(str(fault["kind"]))) + (" · is on" if is_on else "")
+                    if st.button(word, key=f"begin_{fault['kind']}", width="stretch", disabled=is_on):
                         simulator_client.begin(str(fault["kind"]), replicas, length)
                         st.rerun(scope="fragment")
                     st.html(tag("div", str(fault["says"]), class_="pw-note"))

@@ -13,6 +13,7 @@ from collectors.source import Source, SourceBroken, SourceError
 from pages.ui import data, library
 from pages.ui.charts import Mark
 from pages.ui.console import console
+from pages.ui.story_view import places_text
 from pages.ui.words import cause_text
 from runbooks.timeline import Band, Timeline, instants, timeline
 
@@ -139,6 +140,6 @@ def marks(key: str) -> tuple[Mark, ...]:
 
     scrape_ms = data.extent_of(capsule).scrape_ms
     return carried + tuple(
-        Mark(f"{cause_text(band.id)} on {', '.join(band.places)}", band.shown_ms, band.to_ms, tone(band))
+        Mark(f"{cause_text(band.id)} on {places_text(band.places)}", band.shown_ms, band.to_ms, tone(band))
         for band in found.bands(found.at_ms[-1] if found.at_ms else 0, max(30_000, 2 * scrape_ms))
     )

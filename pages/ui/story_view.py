@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pages.ui.lanes import Lane, Span
 from pages.ui.words import cause_text, clock, name_text
@@ -22,6 +22,13 @@ def lanes_of(told: Timeline) -> list[Lane]:
         lane = lanes.setdefault(_lane(episode), [])
         lane += _spans(episode, lane[-1].to_ms if lane else None)
     return [Lane(name, tuple(spans)) for name, spans in lanes.items()] or [Lane("nothing wrong", ())]
+
+
+def places_text(places: Sequence[str]) -> str:
+    """Where something was said over time: the fleet holds every replica; of many, the first ones."""
+    if "the fleet" in places or not places:
+        return "the fleet"
+    return ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
 
 
 def _lane(episode: Episode) -> str:

@@ -55,3 +55,54 @@ def test_a_damaged_file_in_the_folder_is_listed_with_its_problem(bench: Bench, t
     problems = {entry.key: entry.problem for entry in library.entries()}
     assert problems["broken.capsule"]
     assert not problems["b_waiting_growth.capsule"]
+
+
+def test_a_deleted_file_is_put_aside_and_comes_back(bench: Bench) -> None:
+    key = library.take_in("night.json.gz", RECORDING.read_bytes())
+    content = library.path_of(key).read_bytes()
+    assert library.own_keys() == [key]
+    library.delete(key)
+    assert library.own_keys() == []
+    assert library.deleted() == [key]
+    with pytest.raises(SourceBroken):
+        library.path_of(key)
+    newer = library.take_in("night.json.gz", RECORDING.read_bytes())
+    assert newer == key, "the name is free again"
+    back = library.bring_back(key)
+    assert back == "night-2.capsule", "what came meanwhile is not overwritten"
+    assert library.path_of(back).read_bytes() == content
+    assert library.deleted() == []
+
+
+@pytest.mark.parametrize("key", ["b_waiting_growth.capsule", "../night.capsule", "", ".deleted/x.capsule"])
+def test_only_files_of_the_own_folder_are_deleted(bench: Bench, key: str) -> None:
+    with pytest.raises(SourceBroken):
+        library.delete(key)
+    with pytest.raises(SourceBroken):
+        library.bring_back(key)
+    assert bench.capsule_path.exists()
+
+
+def test_what_was_deleted_long_ago_goes_for_good(bench: Bench) -> None:
+    first = library.take_in("first.json.gz", RECORDING.read_bytes())
+    library.delete(first)
+    aside = bench.console.incidents_folder / library.DELETED / first
+    bench.clock.now_ms = round(aside.stat().st_mtime * 1000) + 6 * 86_400_000
+    library.purge()
+    assert aside.exists()
+    bench.clock.now_ms += 2 * 86_400_000
+    library.purge()
+    assert not aside.exists()
+
+
+def test_a_search_looks_at_names_titles_replicas_and_findings(bench: Bench) -> None:
+    library.take_in("night.json.gz", RECORDING.read_bytes())
+    found = {entry.key: "seats full on 127.0.0.1:8000" for entry in library.entries()}
+
+    def search(words: str) -> list[str]:
+        return sorted(each.key for each in library.matching(library.entries(), words, lambda entry: found[entry.key]))
+
+    assert search("") == search("   ") == sorted(found)
+    assert search("NIGHT") == ["night.capsule"]
+    assert search("night seats 8001") == ["night.capsule"]
+    assert search("night overload") == []

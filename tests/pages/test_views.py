@@ -21,7 +21,7 @@ from pages.ui.fleet_scene import Scene
 from pages.ui.fleet_table import rows
 from pages.ui.latency_view import heat_chart
 from pages.ui.memory_view import device_bar, fix_text, verdict_card
-from pages.ui.story_view import lanes_of
+from pages.ui.story_view import lanes_of, places_text
 from runbooks.diagnosis import diagnose
 from runbooks.timeline import Episode, Timeline
 from runbooks.verdicts import LawFinding, Place, Where
@@ -188,3 +188,25 @@ def test_a_picture_without_replicas_has_answers_too(capsule_path: Path) -> None:
     assert {a.level for a in answers(scene)} == {"unknown"}
     assert rows(scene) == []
     assert all(pack(panel) for panel in panels(scene))
+
+
+def test_places_over_time_are_said_once() -> None:
+    assert places_text(("a:1",)) == "a:1"
+    assert places_text(("a:1", "the fleet", "b:1")) == "the fleet"
+    assert places_text(("a", "b", "c", "d", "e")) == "a, b, c and 2 more"
+
+
+def test_a_lane_shows_each_confidence_and_since_when_but_nothing_twice() -> None:
+    episodes = (
+        Episode("verdict", "overload", "a:1", 20_000, 60_000, "likely", since_ms=5_000, turns=((20_000, "possible"), (40_000, "likely"))),
+        Episode("verdict", "overload", "a:1", 80_000, 90_000, "likely", since_ms=50_000, turns=((80_000, "likely"),)),
+    )  # fmt: skip
+    [lane] = lanes_of(Timeline((0, 90_000), episodes))
+    assert [(s.since_ms, s.from_ms, s.to_ms, s.text) for s in lane.spans] == [
+        (5_000, 20_000, 40_000, "possible"),
+        (None, 40_000, 60_000, "likely"),
+        (60_000, 80_000, 90_000, "likely"),
+    ]
+    assert "since 00:00:05" in lane.spans[0].label
+    moved = lane.moved(-20_000, "A")
+    assert (moved.group, moved.spans[0].since_ms, moved.spans[0].from_ms) == ("A", -15_000, 0)
