@@ -1,11 +1,13 @@
 """Logs come from outside: framings, noise, size, damage."""
 
 import json
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -31,6 +33,18 @@ FRAMINGS = {
     "journald": lambda line: f"Oct 14 09:12:00 gpu-node-7 vllm[4711]: {line}",
     "compose": lambda line: f"vllm-1  | {line}",
     "windows ends": lambda line: line + "\r\n",
+    "journald with micros": lambda line: f"Oct 14 09:12:00.123456 gpu-node-7 vllm[4711]: {line}",
+    "syslog 5424": lambda line: f"<30>1 2026-10-14T09:12:00.000Z gpu-node-7 vllm 4711 - - {line}",
+    "python logging": lambda line: f"2026-10-14 09:12:00,123 - launcher - ERROR - {line}",
+    "fluentd": lambda line: "2026-10-14 09:12:00.000000000 +0000 kube.vllm: " + json.dumps({"log": line + "\n"}),
+    "cloud record": lambda line: json.dumps({"insertId": "a", "jsonPayload": {"message": line}, "severity": "ERROR"}),
+    "cloud record, one field a line": lambda line: '    "textPayload": ' + json.dumps(line) + ",",
+    "record with a type": lambda line: json.dumps({"@timestamp": "x", "type": "log", "code": 3, "message": line}),
+    "job scheduler": lambda line: f"0: {line}",
+    "rank": lambda line: f"[rank0]: {line}",
+    "grep": lambda line: f"server.log:12:{line}",
+    "quoted mail": lambda line: f"> {line}",
+    "an unknown collector": lambda line: f"@@ node=7 lvl=? {line}",
 }
 
 
@@ -76,6 +90,34 @@ def test_a_line_of_a_megabyte_is_cut_not_chewed() -> None:
     assert time.process_time() - began < 20  # a backtracking pattern would take minutes
 
 
+def test_a_record_may_carry_a_traceback_or_a_page_of_lines() -> None:
+    page = json.dumps({"events": [{"timestamp": 1, "message": line} for line in START]})
+    assert ledger([page])["numbers"]["available_kv_gib"] == -2.14
+    carried = {"level": "error", "message": "EngineCore failed to start.", "exc_info": "Traceback:\n" + START[-1]}
+    assert ledger([json.dumps(carried)])["class"] == "no_kv_blocks"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'Received request x: prompt: "CUDA out of memory. Tried to allocate 2.00 GiB. maximum context length is 9 tokens. However, your request has 99 input tokens."',
+        json.dumps(
+            {
+                "choices": [
+                    {"message": {"content": "CUDA out of memory. Tried to allocate 2.00 GiB", "role": "assistant"}}
+                ]
+            }
+        ),
+        json.dumps(
+            {"messages": [{"content": "maximum context length is 9 tokens. However, your request has 99 input tokens"}]}
+        ),
+    ],
+)
+def test_what_a_user_wrote_or_a_model_answered_is_never_the_servers_word(line: str) -> None:
+    assert ledger([line])["line"] is None
+    assert admission([line])["requests"] == []
+
+
 SEEDS = [
     path.read_text(encoding="utf-8", errors="replace")
     for path in (
@@ -83,6 +125,20 @@ SEEDS = [
         *shared_files("cases", "admission", pattern="*.log"),
     )
 ] or ["\n".join(START)]
+
+
+_NUMBER = re.compile(r"(?<![\w.:-])-?\d+(?:\.\d+)?(?![\w:])")
+_DAMAGED = ("0", "0.00", "-1", "1", "0.0001", "99999", "9" * 39, "9" * 5000)
+
+
+@settings(max_examples=300, deadline=None)
+@given(seed=st.sampled_from(SEEDS), damage=st.randoms(use_true_random=False), share=st.floats(0.05, 0.6))
+def test_damaged_figures_never_raise_and_never_leave_the_range_of_numbers(
+    seed: str, damage: Random, share: float
+) -> None:
+    text = _NUMBER.sub(lambda found: damage.choice(_DAMAGED) if damage.random() < share else found[0], seed)
+    for answer in (ledger(text.split("\n")), admission(text.split("\n"))):
+        json.dumps(answer, allow_nan=False)
 
 
 @settings(max_examples=300, deadline=None)

@@ -218,3 +218,41 @@ def test_a_config_without_a_field_is_refused_by_its_name(field: str) -> None:
         ModelShape.from_config({name: value for name, value in LLAMA_8B.items() if name != field})
     with pytest.raises(ConfigError, match=field):
         ModelShape.from_config({**LLAMA_8B, field: "many"})
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    total=st.sampled_from([15.77, 23.64, 47.54, 79.15]),
+    share=st.integers(30, 95),
+    held=st.floats(0.4, 40.0),
+    missing=st.floats(0.01, 6.0),
+    seats=st.sampled_from([64, 1024, 4096]),
+    budget=st.sampled_from([2048, 8192, 16384]),
+)
+def test_no_fix_is_one_that_another_check_of_the_start_would_refuse(
+    total: float, share: int, held: float, missing: float, seats: int, budget: int
+) -> None:
+    free, requested = max(total - held, 1.0), total * share / 100
+    answer = ledger(
+        [
+            f"(APIServer pid=1) INFO 10-14 09:12:00 [utils.py:233] non-default args: {{'gpu_memory_utilization': {share / 100}, 'max_num_seqs': {seats}}}",
+            f"(APIServer pid=1) INFO 10-14 09:12:00 [scheduler.py:205] Chunked prefill is enabled with max_num_batched_tokens={budget}.",
+            f"(E pid=2) DEBUG 10-14 09:12:00 [gpu_worker.py:262] Initial free memory: {free:.2f} GiB; Requested memory: {share / 100:.2f} (util), {requested:.2f} GiB",
+            f"(E pid=2) INFO 10-14 09:12:00 [gpu_worker.py:298] Available KV cache memory: {-missing:.2f} GiB",
+            "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.",
+        ]
+    )
+    for fix in answer["fixes"]:
+        wanted = fix["change"].get("gpu_memory_utilization_at_least")
+        if wanted is not None:
+            assert wanted <= 0.95
+            assert wanted * total <= free + 0.03
+            assert (wanted - share / 100) * total > missing - 0.02
+        tokens = fix["change"].get("max_num_batched_tokens")
+        assert tokens is None or seats <= tokens < budget
+
+
+@pytest.mark.parametrize(("free", "total", "most"), [(23.2, 80.0, 0.29), (46.4, 80.0, 0.58), (19.77, 22.05, 0.89)])
+def test_a_share_that_is_a_hundredth_stays_one(free: float, total: float, most: float) -> None:
+    line = f"ValueError: Free memory on device ({free}/{total} GiB) on startup is less than desired GPU memory utilization (0.9, {0.9 * total:.2f} GiB)."
+    assert ledger([line])["fixes"][0]["change"] == {"gpu_memory_utilization_at_most": most}
