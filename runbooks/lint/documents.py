@@ -70,7 +70,9 @@ class Document:
         """Counts one object or list on the way to the queries. Raises UnreadableFile where a file stands for too many."""
         self.parts += 1
         if self.parts > MOST_PARTS:
-            raise TooMuch("its aliases make it larger than any dashboard or rule file, or part of itself")
+            raise TooMuch(
+                f"more than {MOST_PARTS:,} objects and lists, aliases counted each time; no dashboard or rule file has as many"
+            )
 
 
 def read_document(path: Path) -> Document:
