@@ -136,6 +136,9 @@ def walk(
     engine: str | None = None,
     at: AtOption = None,
     json: JsonOption = False,
+    export: Annotated[
+        Path | None, typer.Option(help="also write it with charts: FILE.zip, or FILE.md with the pictures inside")
+    ] = None,
     config: ConfigOption = None,
     scope: ScopeOption = None,
 ) -> None:
@@ -151,6 +154,11 @@ def walk(
             )
         except RunbookError as error:
             fail(str(error), 2)
+        if export is not None:
+            from runbooks.walk_bundle import export_walk, unrecorded
+
+            charts = export_walk(unrecorded(walked, "pagewatch walk", opened_source.now_ms()), opened_source, export)
+            typer.echo(f"wrote {export} with {charts} charts", err=True)
         if json:
             print_json(walked.to_json())
         else:

@@ -6,11 +6,14 @@ Everything that came from outside (label values, notes, logs) is written so that
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any
 
 from collectors.instants import format_instant
 from runbooks.findings import Finding, Walk
+from runbooks.walk_charts import StepChart
 from runbooks.walks import RecordedWalk
 
 _WORDS = {"yes": "yes", "no": "no", "inconclusive": "cannot be told", "error": "query failed", "needs_answer": "open"}
@@ -33,11 +36,16 @@ def block(text: str) -> str:
     return f"{fence}text\n{shown}\n{fence}"
 
 
-def to_markdown(recorded: RecordedWalk) -> str:
-    """The walk from its first line to its outcome, with every note, answer and PromQL."""
+def to_markdown(
+    recorded: RecordedWalk, charts: Sequence[StepChart] = (), addresses: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """The walk from its first line to its outcome, with every note, answer and PromQL.
+
+    `addresses`: where the picture of each chart's name stands - a path beside the file, or a data URI.
+    """
     walk = recorded.walk
     title = walk.title if walk else recorded.runbook
-    lines = [f"# {plain(title)}: walk {recorded.id}", ""]
+    lines = [f"# {plain(title)}: walk {recorded.id}" if recorded.id else f"# {plain(title)}", ""]
     lines += [
         f"- runbook: `{recorded.runbook}`",
         f"- instant: {format_instant(recorded.at_ms)}",
@@ -50,6 +58,7 @@ def to_markdown(recorded: RecordedWalk) -> str:
         lines += _outcome(walk)
         for number, finding in enumerate(walk.findings, start=1):
             lines += _step(number, finding, recorded)
+            lines += _pictures([chart for chart in charts if chart.step_id == finding.step_id], addresses)
     general = recorded.notes("")
     if general:
         lines += ["## Notes", ""]
@@ -61,6 +70,21 @@ def to_markdown(recorded: RecordedWalk) -> str:
                 "",
             ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _pictures(charts: Sequence[StepChart], addresses: Mapping[str, str]) -> list[str]:
+    lines = []
+    for chart in charts:
+        if chart.name in addresses:
+            lines += [f"![{plain(chart.title)}]({addresses[chart.name]})", ""]
+        if chart.problem:
+            lines += [
+                f"No picture of {plain(chart.title)}: {plain(chart.problem)}"
+                if not chart.png
+                else f"Not drawn: {plain(chart.problem)}",
+                "",
+            ]
+    return lines
 
 
 def _outcome(walk: Walk) -> list[str]:

@@ -278,6 +278,14 @@ def _say(walk: Walk, finding: Finding, recorded: RecordedWalk | None, *, value: 
     st.rerun()
 
 
+def _charts(here: View, kept: RecordedWalk) -> tuple[StepChart, ...]:
+    """The pictures of a recorded walk, drawn when somebody asks for the file; none where the source does not answer."""
+    try:
+        return charts_of(kept.walk, data.source_at(here)) if kept.walk is not None else ()
+    except SourceError:
+        return ()
+
+
 def _after(here: View, runbook: Runbook, walk: Walk, recorded: RecordedWalk | None) -> None:
     leaf = walk.outcome
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
@@ -297,12 +305,12 @@ def _after(here: View, runbook: Runbook, walk: Walk, recorded: RecordedWalk | No
                     recorded = records.walks().walked(recorded.id, walk, records.who())
                 kept = recorded
                 st.download_button(
-                    "Export walk (zip)", lambda: zipped(kept, _charts(here, kept)), f"walk-{kept.id}.zip", "application/zip",
-                    on_click="ignore", help="Markdown and its charts as PNG, to attach to a ticket",
+                    "Export walk", lambda: markdown_with_charts(kept, _charts(here, kept)), f"walk-{kept.id}.md", "text/markdown",
+                    on_click="ignore", help="One Markdown file with its charts inside, to paste",
                 )  # fmt: skip
                 st.download_button(
-                    "Export walk (one file)", lambda: markdown_with_charts(kept, _charts(here, kept)), f"walk-{kept.id}.md", "text/markdown",
-                    on_click="ignore", help="One Markdown file with its charts inside, to paste",
+                    "Zip with charts", lambda: zipped(kept, _charts(here, kept)), f"walk-{kept.id}.zip", "application/zip",
+                    on_click="ignore", help="Markdown and its charts as PNG files, to attach to a ticket",
                 )  # fmt: skip
         except RecordsError as error:
             states.line("warn", "Walks cannot be kept.", str(error))
