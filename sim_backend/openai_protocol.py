@@ -52,6 +52,7 @@ class SamplingFields(BaseModel):
     ignore_eos: bool = False
     seed: int | None = None
     priority: int = 0
+    prompt_logprobs: int | None = None
     user: str | None = None
 
     @property
@@ -62,12 +63,21 @@ class SamplingFields(BaseModel):
     def sequences(self) -> int:
         return 1 if self.n is None else self.n
 
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        return self.prompt_logprobs is not None
+
 
 class CompletionBody(SamplingFields):
     prompt: str | list[int] | list[str] | list[list[int]] | None = None
     max_tokens: int | None = 16
     echo: bool | None = False
     logprobs: int | None = None
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """An echo with log-probabilities needs those of the prompt too."""
+        return self.prompt_logprobs is not None or (bool(self.echo) and self.logprobs is not None)
 
 
 class ChatBody(SamplingFields):

@@ -194,6 +194,7 @@ def _follow(
         tenant=tenant,
         replicas=(index,),
         stream=-1,
+        prompt_logprobs=body.wants_prompt_logprobs,
     )
     return Following(live, index, call, prompt, answers)
 

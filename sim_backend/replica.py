@@ -200,6 +200,7 @@ class Replica(PageSource):
                 chain=chain(index) if chain else SegmentChain(call.prompt, seed, self.config.block_size, extra),
                 arrival_time=at,
                 priority=call.priority,
+                skip_prefix_lookup=call.prompt_logprobs,
                 front=RequestClock(at, prompt_len, call.max_tokens, parent),
             )
             ticket.requests.append(request)

@@ -38,6 +38,8 @@ class Call:
     abort_after_seconds: float | None = None
     turn: int = 0
     stream: int = 0
+    prompt_logprobs: bool = False
+    """Log-probabilities of the prompt were asked for: its prefix is not looked up."""
 
     @property
     def prompt_len(self) -> int:

@@ -275,6 +275,20 @@ def test_the_key_decides_what_is_shared_never_the_client(fleet: Fleet) -> None:
     assert hits("sk-other") == 0
 
 
+def test_who_asks_for_prompt_logprobs_is_not_looked_up(fleet: Fleet) -> None:
+    body = {"prompt": [8] * 320, "max_tokens": 1}
+
+    def queries(**more: object) -> float:
+        before = fleet.value("vllm:prefix_cache_queries_total")
+        assert ask(fleet, "/v1/completions", {**body, **more}).status_code == 200
+        return fleet.value("vllm:prefix_cache_queries_total") - before
+
+    assert queries() == 320
+    assert queries(prompt_logprobs=1) == 0
+    assert queries(echo=True, logprobs=1) == 0
+    assert queries(echo=True) == queries(logprobs=1) == 320
+
+
 class Recorded(Following):
     """Notes at which instants the front end saw each output of a call: (arrival, output) on the fleet's clock, by the first prompt token."""
 
