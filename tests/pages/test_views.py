@@ -210,3 +210,20 @@ def test_a_lane_shows_each_confidence_and_since_when_but_nothing_twice() -> None
     assert "since 00:00:05" in lane.spans[0].label
     moved = lane.moved(-20_000, "A")
     assert (moved.group, moved.spans[0].since_ms, moved.spans[0].from_ms) == ("A", -15_000, 0)
+
+
+def test_a_cause_that_moves_stays_in_its_lane_without_a_hole() -> None:
+    def said(place: str, first: int, last: int, since: int) -> Episode:
+        return Episode(
+            "verdict", "cold_prefix_cache", place, first, last, "likely", since_ms=since, turns=((first, "likely"),)
+        )
+
+    told = Timeline(
+        tuple(range(0, 100, 10)),
+        (said("a", 20, 30, 5), said("the fleet", 40, 40, 5), said("a", 50, 50, 5), said("b", 50, 50, 5), said("a", 70, 80, 65)),
+    )  # fmt: skip
+    [lane] = lanes_of(told)
+    assert lane.name == "prefix cache cold"
+    assert [(s.since_ms, s.from_ms, s.to_ms) for s in lane.spans] == [(5, 20, 40), (None, 40, 50), (None, 50, 50), (65, 70, 80)]  # fmt: skip
+    assert [s.label.split(",")[0] for s in lane.spans] == ["prefix cache cold on a", "prefix cache cold on the fleet", "prefix cache cold on a", "prefix cache cold on a"]  # fmt: skip
+    assert "on a, b, likely" in lane.spans[2].label
