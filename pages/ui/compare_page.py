@@ -67,9 +67,11 @@ def _others(here: View) -> dict[str, str]:
     found = {}
     if here.extent is not None and data.held().extent is None:
         found[LIVE] = f"Live: {data.held().source.info().name}"
-    for entry in library.entries():
+    entries = library.entries()
+    names = library.names(entries)
+    for entry in entries:
         if entry.manifest is not None and (own is None or entry.path.resolve() != own.resolve()):
-            found[entry.key] = entry.manifest.title or entry.key
+            found[entry.key] = names[entry.key]
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,15 @@ def entries() -> list[Entry]:
         manifest, problem = _manifests[seen]
         found.append(Entry(key, path, stat.st_size, manifest, problem))
     return sorted(found, key=lambda entry: -(entry.manifest.window.start_ms if entry.manifest else 0))
+
+
+def names(entries_: Sequence[Entry]) -> dict[str, str]:
+    """Key -> how the file is called: its title, with the key behind it where several have the same title."""
+    titles = {
+        entry.key: (entry.manifest.title if entry.manifest is not None else "") or entry.key for entry in entries_
+    }
+    seen = Counter(titles.values())
+    return {key: title if seen[title] == 1 else f"{title} ({key})" for key, title in titles.items()}
 
 
 def manifest_of(key: str) -> Manifest | None:

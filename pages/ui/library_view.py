@@ -26,6 +26,7 @@ def listing() -> str | None:
     opened: str | None = None
     with states.section("The library"):
         entries = library.entries()
+        names = library.names(entries)
         if len(entries) > FEW:
             words = st.text_input(
                 "Search", key="library_search", placeholder="search: a cause, a title, a replica, an engine", label_visibility="collapsed",
@@ -35,7 +36,7 @@ def listing() -> str | None:
             if not entries:
                 states.note(f"No incident file holds all of: {words}")
         if entries:
-            opened = table(COLUMNS, [_row(entry) for entry in entries], key="library")
+            opened = table(COLUMNS, [_row(entry, names[entry.key]) for entry in entries], key="library")
         elif not library.entries():
             states.empty(
                 "No incident file yet",
@@ -49,11 +50,11 @@ def listing() -> str | None:
     return opened
 
 
-def _row(entry: Entry) -> Row:
+def _row(entry: Entry, name: str) -> Row:
     size = f"{digits(entry.size_bytes / 1e6)} MB" if entry.size_bytes >= 1e6 else f"{digits(entry.size_bytes / 1e3)} kB"
     if entry.manifest is None:
         empty = (Cell(""), Cell(""), Cell(""), Cell(""), Cell(entry.problem, "bad", "bad"), Cell(size, "muted"))
-        return Row(entry.key, empty)
+        return Row(name, empty)
     manifest = entry.manifest
     window = manifest.window
     engine = f"{manifest.engine.name} {manifest.engine.version}".strip()
@@ -65,7 +66,7 @@ def _row(entry: Entry) -> Row:
         _found(entry),
         Cell(size, "muted"),
     )
-    return Row(manifest.title or entry.key, cells, nav.link("fleet", source=entry.key))
+    return Row(name, cells, nav.link("fleet", source=entry.key))
 
 
 def _found(entry: Entry) -> Cell:

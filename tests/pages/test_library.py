@@ -106,3 +106,12 @@ def test_a_search_looks_at_names_titles_replicas_and_findings(bench: Bench) -> N
     assert search("NIGHT") == ["night.capsule"]
     assert search("night seats 8001") == ["night.capsule"]
     assert search("night overload") == []
+
+
+def test_files_of_one_title_are_told_apart(bench: Bench) -> None:
+    library.take_in("night.json.gz", RECORDING.read_bytes())
+    copy = library.take_in("copy.capsule", library.path_of("night.capsule").read_bytes())
+    found = library.names(library.entries())
+    assert len(set(found.values())) == 3, "a recording's title goes with every copy of it"
+    assert found[copy] == f"b_waiting_growth ({copy})"
+    assert library.names(library.entries()[:1]) == {library.entries()[0].key: "b_waiting_growth"}
