@@ -170,7 +170,7 @@ def walk(
 def import_(file: InputPath, out: Annotated[Path, typer.Option("--out")]) -> None:
     """Turn a recording, OpenMetrics, VictoriaMetrics lines, Parquet or a Prometheus data folder into an incident file."""
     with one_line_errors():
-        from collectors.convert import import_file
+        from collectors.capsule.convert import import_file
 
         print(import_file(file, out))
 
@@ -183,7 +183,7 @@ def export(
 ) -> None:
     """Write an incident file in another program's format."""
     with one_line_errors():
-        from collectors.convert import FORMATS, export_capsule
+        from collectors.capsule.convert import FORMATS, export_capsule
 
         if to.replace("victoriametrics", "victoria-metrics") not in FORMATS:
             fail(f"--to {to!r}: formats are {', '.join(FORMATS)}", 2)
@@ -396,8 +396,8 @@ def run(
 ) -> None:
     """Virtual time, as fast as it goes; writes an incident file with the ground truth in its manifest."""
     with one_line_errors():
+        from collectors.capsule.simulated import write_simulated
         from collectors.instants import parse_duration_ms
-        from collectors.simulated import write_simulated
         from sim_backend.run import run as run_fleet
         from sim_backend.scenario import ScenarioError
 

@@ -37,10 +37,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from collectors.capsule import CapsuleSource, read_capsule  # noqa: E402
-from collectors.capsule_body_writer import sorted_series  # noqa: E402
-from collectors.capsule_file import open_parts, write_capsule  # noqa: E402
-from collectors.convert import export_capsule, import_file  # noqa: E402
-from collectors.manifest import Manifest  # noqa: E402
+from collectors.capsule.body_writer import sorted_series  # noqa: E402
+from collectors.capsule.convert import export_capsule, import_file  # noqa: E402
+from collectors.capsule.file import open_parts, write_capsule  # noqa: E402
+from collectors.capsule.manifest import Manifest  # noqa: E402
 from collectors.model import Samples  # noqa: E402
 from collectors.prometheus import RemoteSource  # noqa: E402
 from collectors.series_lines import sort_key  # noqa: E402

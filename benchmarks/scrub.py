@@ -40,9 +40,9 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.fleet_samples import fleet, write_to_prometheus  # noqa: E402
 from collectors.asking import AT_ONCE  # noqa: E402
 from collectors.capsule import CapsuleSource, read_capsule, write_capsule  # noqa: E402
-from collectors.capsule_facts import FactCollector, engine_facts  # noqa: E402
+from collectors.capsule.facts import FactCollector, engine_facts  # noqa: E402
+from collectors.capsule.manifest import Manifest  # noqa: E402
 from collectors.fleet import fleet_picture  # noqa: E402
-from collectors.manifest import Manifest  # noqa: E402
 from collectors.model import Frame, Labels, Samples, Vector, Window  # noqa: E402
 from collectors.prometheus import RemoteSource  # noqa: E402
 from collectors.settings import Settings, SourceSettings  # noqa: E402

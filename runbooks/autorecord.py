@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from collectors.record_plan import PartialFolder
+from collectors.capsule.record_plan import PartialFolder
 from collectors.settings import Settings
 from collectors.source import Source, SourceError
 from runbooks.due_recordings import DueRecordings, Recording, Told

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from collectors.manifest import Manifest
+from collectors.capsule.manifest import Manifest
 from runbooks.verdicts import CAUSES
 
 SETTLE_MS = 120_000

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from collectors.convert import Summary
-from collectors.manifest import Manifest, Mark
+from collectors.capsule.convert import Summary
+from collectors.capsule.manifest import Manifest, Mark
+from collectors.capsule.record import Progress, record
 from collectors.model import Window
-from collectors.record import Progress, record
 from collectors.settings import Settings
 from collectors.source import Source
 from collectors.sources import capsule_of

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from collectors.capsule import Capsule, CapsuleSource, read_capsule
-from collectors.capsule_file import amend_manifest
-from collectors.manifest import Manifest, Mark
-from collectors.record import Progress
+from collectors.capsule.file import amend_manifest
+from collectors.capsule.manifest import Manifest, Mark
+from collectors.capsule.record import Progress
 from collectors.settings import Settings
 from collectors.source import Source
 from runbooks.diagnosis import diagnose

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collectors.capsule import SUFFIX
-from collectors.convert import import_file
+from collectors.capsule.convert import import_file
+from collectors.capsule.simulated import write_simulated
 from collectors.settings import Settings
-from collectors.simulated import write_simulated
 from collectors.sources import open_source
 from runbooks.recording import record_incident
 from sim_backend.run import run

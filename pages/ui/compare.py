@@ -13,9 +13,9 @@ from typing import Literal, get_args
 import numpy as np
 
 from collectors.aligned import AlignedSide
+from collectors.capsule.manifest import Manifest
 from collectors.figures import STATUS_WORDS, Panel, QuantilePanel
 from collectors.instants import parse_instant_ms
-from collectors.manifest import Manifest
 from pages.ui.charts import Limit, Line, Mark, Quantile, Series
 from pages.ui.charts import Panel as Chart
 from pages.ui.view import POINTS, STEPS_MS

@@ -12,13 +12,13 @@ from typing import Any, Generic, TypeVar
 
 from collectors.aligned import AlignedSide, Side, aligned
 from collectors.capsule import Capsule, CapsuleSource
+from collectors.capsule.manifest import Manifest
 from collectors.figures import Line, Panel
 from collectors.fleet import fleet_picture
 from collectors.fleet_picture import FleetPicture
 from collectors.instants import parse_instant_ms
 from collectors.latency import latency_picture
 from collectors.latency_picture import LatencyPicture
-from collectors.manifest import Manifest
 from collectors.refresh import PictureCache, quantised_ms
 from collectors.scope import ScopedSource
 from collectors.settings import Settings

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collectors.capsule import SUFFIX, read_capsule
-from collectors.capsule_file import open_parts
-from collectors.convert import import_file
-from collectors.manifest import Manifest
+from collectors.capsule.convert import import_file
+from collectors.capsule.file import open_parts
+from collectors.capsule.manifest import Manifest
 from collectors.source import SourceBroken, SourceError
 from pages.ui.console import console
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli import app
-from collectors.convert import FORMATS
+from collectors.capsule.convert import FORMATS
 
 RUN = CliRunner()
 START = 1_796_000_000

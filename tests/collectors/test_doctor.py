@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.convert import import_file
+from collectors.capsule.convert import import_file
 from collectors.doctor import Finding, doctor
 from collectors.model import Samples
 from collectors.settings import Settings
-from tests.collectors.capsules import START_MS, STEP_MS, fleet, written
+from tests.collectors.capsule.capsules import START_MS, STEP_MS, fleet, written
 from tests.collectors.misbehaving import Reply, serving
 from tests.real_programs import free_port
 from tests.shared_data import shared_files

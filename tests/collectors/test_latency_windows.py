@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from collectors.capsule import CapsuleSource, read_capsule
-from collectors.convert import import_file
+from collectors.capsule.convert import import_file
 from collectors.latency import DAY_MS, HOUR_MS, WEEK_MS, latency_picture
 from collectors.model import Samples, Window
 from collectors.prometheus import RemoteSource

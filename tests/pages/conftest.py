@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from collectors.capsule import read_capsule
-from collectors.convert import import_file
+from collectors.capsule.convert import import_file
 from collectors.model import Samples
 from collectors.settings import Settings
 from collectors.source import SourceUnreachable

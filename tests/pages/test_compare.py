@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from collectors.aligned import Side, aligned
 from collectors.capsule import CapsuleSource
-from collectors.manifest import Manifest
+from collectors.capsule.manifest import Manifest
 from collectors.settings import Settings
 from pages.ui import story
 from pages.ui.charts import pack, unpack

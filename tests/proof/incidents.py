@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from collectors.capsule import read_capsule
+from collectors.capsule.simulated import write_simulated
 from collectors.settings import Settings
-from collectors.simulated import write_simulated
 from collectors.source import Source
 from collectors.sources import open_source
 from sim_backend.run import run

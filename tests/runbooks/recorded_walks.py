@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from collectors.capsule.staleness import with_markers
 from collectors.model import Samples
-from collectors.staleness import with_markers
 from collectors.store.blocks import Blocks
 from collectors.store.embedded import EmbeddedSource
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from collectors.capsule.simulated import write_simulated
 from collectors.model import Window
 from collectors.settings import Settings
-from collectors.simulated import write_simulated
 from collectors.source import Source
 from collectors.sources import open_source
 from runbooks.diagnosis import diagnose

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from collectors.capsule import CapsuleSource, read_capsule
-from collectors.capsule_facts import facts_of
-from collectors.capsule_file import write_capsule
+from collectors.capsule.facts import facts_of
+from collectors.capsule.file import write_capsule
+from collectors.capsule.manifest import Extent, Manifest
 from collectors.fleet import fleet_picture
 from collectors.latency import latency_picture
-from collectors.manifest import Extent, Manifest
 from collectors.model import Samples, Window
 from collectors.settings import Settings
 from runbooks.diagnosis import diagnose

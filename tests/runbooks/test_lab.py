@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from collectors.manifest import Manifest, Mark
+from collectors.capsule.manifest import Manifest, Mark
 from collectors.settings import Settings
 from collectors.source import QueryRejected
 from runbooks.diagnosis import diagnose

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from collectors.capsule import CapsuleSource, read_capsule
-from collectors.capsule_file import amend_manifest
-from collectors.manifest import Manifest, Mark
+from collectors.capsule.file import amend_manifest
+from collectors.capsule.manifest import Manifest, Mark
+from collectors.capsule.record import record
 from collectors.model import Samples
-from collectors.record import record
 from collectors.settings import Alerts, Engine, Settings
 from collectors.source import SourceBroken, SourceUnreachable
 from collectors.store.blocks import Blocks

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from collectors.capsule import read_capsule
-from collectors.convert import export_capsule
+from collectors.capsule.convert import export_capsule
 from collectors.settings import Settings
 from collectors.sources import open_source
 from runbooks.recording import record_incident

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from collectors.capsule import CapsuleSource, read_capsule
-from collectors.convert import export_capsule, import_file
+from collectors.capsule.convert import export_capsule, import_file
 from collectors.settings import Settings
 from collectors.sources import open_source
 from runbooks.engine import walk

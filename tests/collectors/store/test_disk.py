@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.capsule import read_capsule
-from collectors.convert import import_file
+from collectors.capsule.convert import import_file
 from collectors.model import MetricMeta, is_stale
 from collectors.series_lines import read_series_lines
 from collectors.store.blocks import Blocks

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from collectors.capsule_facts import facts_of
-from collectors.capsule_file import write_capsule
-from collectors.capsule_lines import TABLE_LINE
-from collectors.manifest import Manifest
+from collectors.capsule.facts import facts_of
+from collectors.capsule.file import write_capsule
+from collectors.capsule.lines import TABLE_LINE
+from collectors.capsule.manifest import Manifest
 from collectors.model import STALE, Samples
 
 START_MS = 1_796_000_000_123

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from collectors.convert import Contents, Summary, write_contents
-from collectors.manifest import Origin
+from collectors.capsule.convert import Contents, Summary, write_contents
+from collectors.capsule.manifest import Origin
 from collectors.model import STALE, Floats, MetricMeta, Samples
 
 

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import orjson
 
-from collectors.manifest import Extent
+from collectors.capsule.manifest import Extent
 from collectors.model import Samples, is_stale
 from collectors.series_lines import EARLIEST_MS, SeriesLineError, check_times
 from collectors.source import SourceBroken

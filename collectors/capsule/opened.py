@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from collectors.capsule_body import BodyReader
-from collectors.capsule_file import SUFFIX as SUFFIX
-from collectors.capsule_file import open_parts
-from collectors.capsule_file import write_capsule as write_capsule
-from collectors.manifest import Manifest
+from collectors.capsule.body_reader import BodyReader
+from collectors.capsule.file import SUFFIX as SUFFIX
+from collectors.capsule.file import open_parts
+from collectors.capsule.file import write_capsule as write_capsule
+from collectors.capsule.manifest import Manifest
 from collectors.model import Labels, MetricMeta, Samples, SourceInfo, Window
 from collectors.progress import Progress, listener
 from collectors.promql_text import selectors_of

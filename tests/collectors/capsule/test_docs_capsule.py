@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from collectors.convert import FORMATS
-from collectors.manifest import Body, Manifest, Mark, Member, Redaction, Replica, TimeTable
+from collectors.capsule.convert import FORMATS
+from collectors.capsule.manifest import Body, Manifest, Mark, Member, Redaction, Replica, TimeTable
 from tests.shared_data import ROOT
 
 

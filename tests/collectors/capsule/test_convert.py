@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.capsule import CapsuleSource, read_capsule
-from collectors.capsule_file import open_parts
-from collectors.convert import FORMATS, export_capsule, import_file
-from collectors.format_openmetrics import read_openmetrics
-from collectors.manifest import Extent
+from collectors.capsule.convert import FORMATS, export_capsule, import_file
+from collectors.capsule.file import open_parts
+from collectors.capsule.format_openmetrics import read_openmetrics
+from collectors.capsule.manifest import Extent
+from collectors.capsule.staleness import with_markers
 from collectors.model import STALE, MetricMeta, Samples, is_stale
 from collectors.source import SourceBroken, SourceError
-from collectors.staleness import with_markers
-from tests.collectors.capsules import START_MS, STEP_MS, fleet, parts, written
+from tests.collectors.capsule.capsules import START_MS, STEP_MS, fleet, parts, written
 from tests.shared_data import shared_files
 
 RECORDINGS = [
@@ -132,7 +132,7 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path: Path, content: Any, 
 
 
 def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collectors.convert.MAX_INPUT_BYTES", 5_000_000)
+    monkeypatch.setattr("collectors.capsule.convert.MAX_INPUT_BYTES", 5_000_000)
     assert "more than 5000000 bytes" in refused(tmp_path, gzip.compress(b"{" + b" " * 50_000_000))
 
 

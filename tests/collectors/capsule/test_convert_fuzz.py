@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from collectors.capsule_file import open_parts
-from collectors.convert import FORMATS, export_capsule, import_file
+from collectors.capsule.convert import FORMATS, export_capsule, import_file
+from collectors.capsule.file import open_parts
 from collectors.source import SourceError
-from tests.collectors.capsules import START_MS, fleet, written
+from tests.collectors.capsule.capsules import START_MS, fleet, written
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from([START_MS, START_MS / 1000]),

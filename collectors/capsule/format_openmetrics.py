@@ -12,8 +12,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from collectors.capsule_facts import family_names
-from collectors.format_json import value_text
+from collectors.capsule.facts import family_names
+from collectors.capsule.format_json import value_text
 from collectors.model import Labels, MetricMeta, Samples, is_stale
 from collectors.series_lines import EARLIEST_MS, SeriesLineError, check_times
 from collectors.source import SourceBroken

@@ -12,21 +12,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors import record_plan
-from collectors.capsule import CapsuleSource, read_capsule
-from collectors.capsule_body_writer import sorted_series
-from collectors.capsule_file import open_parts, write_capsule
-from collectors.convert import export_capsule, import_file
-from collectors.manifest import Manifest
+from collectors.capsule import CapsuleSource, read_capsule, record_plan
+from collectors.capsule.body_writer import sorted_series
+from collectors.capsule.convert import export_capsule, import_file
+from collectors.capsule.file import open_parts, write_capsule
+from collectors.capsule.manifest import Manifest
+from collectors.capsule.record import record
 from collectors.model import Frame, Samples, Window
 from collectors.prometheus import RemoteSource
-from collectors.record import record
 from collectors.settings import Settings, SourceSettings
 from collectors.source import QueryRejected, Source
 from collectors.sources import open_source
-from tests.collectors.capsules import START_MS, STEP_MS, fleet, written
+from tests.collectors.capsule.capsules import START_MS, STEP_MS, fleet, written
+from tests.collectors.capsule.test_record import every_edge_on_a_sample
 from tests.collectors.misbehaving import Asked, Reply, serving
-from tests.collectors.test_record import every_edge_on_a_sample
 from tests.real_programs import backfill, import_lines, program, prometheus, victoria_metrics
 from tests.shared_data import shared_files
 

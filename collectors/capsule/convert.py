@@ -15,17 +15,17 @@ from typing import Any, BinaryIO, Literal
 
 import orjson
 
-from collectors.capsule_body import BodyReader
-from collectors.capsule_facts import engine_facts, facts_of
-from collectors.capsule_file import open_parts, write_capsule
+from collectors.capsule.body_reader import BodyReader
+from collectors.capsule.facts import engine_facts, facts_of
+from collectors.capsule.file import open_parts, write_capsule
+from collectors.capsule.format_json import matrix_of, series_of, write_matrix
+from collectors.capsule.format_victoriametrics import joined, read_lines, write_lines
+from collectors.capsule.manifest import Extent, Manifest, Origin
+from collectors.capsule.staleness import has_markers, with_markers
 from collectors.counting import counted
 from collectors.file_trouble import file_trouble
-from collectors.format_json import matrix_of, series_of, write_matrix
-from collectors.format_victoriametrics import joined, read_lines, write_lines
-from collectors.manifest import Extent, Manifest, Origin
 from collectors.model import MetricMeta, Samples
 from collectors.source import SourceBroken
-from collectors.staleness import has_markers, with_markers
 
 MAX_INPUT_BYTES = 8 * 1024**3
 MAX_INPUT_RATIO = 400
@@ -145,7 +145,7 @@ def _told_window(wrapper: dict[str, Any], seen: Extent) -> Extent | None:
 
 def _contents(path: Path) -> Contents:
     if path.is_dir():
-        from collectors.format_tsdb import is_tsdb, read_tsdb
+        from collectors.capsule.format_tsdb import is_tsdb, read_tsdb
 
         if is_tsdb(path):
             return Contents(list(read_tsdb(path)), Origin(kind="file", backend="prometheus"))
@@ -153,7 +153,7 @@ def _contents(path: Path) -> Contents:
     with open(path, "rb") as file:
         magic = file.read(4)
     if magic == b"PAR1":
-        from collectors.format_parquet import read_parquet
+        from collectors.capsule.format_parquet import read_parquet
 
         return read_parquet(path)
     if magic[:2] == b"PK":
@@ -214,7 +214,7 @@ def _text_contents(file: _Bounded, path: Path) -> Contents:
         return _json_contents(file.read(), path)
     if b"\0" in first:
         raise SourceBroken(f"{path} is of no format that can be imported", f"Formats: {', '.join(FORMATS)}")
-    from collectors.format_openmetrics import read_openmetrics
+    from collectors.capsule.format_openmetrics import read_openmetrics
 
     types: dict[str, MetricMeta] = {}
     series = read_openmetrics(iter(file.readline, b""), str(path), types)
@@ -261,7 +261,7 @@ def export_capsule(path: Path, to: str, out: Path) -> Summary:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(out))
     try:
         if form == "parquet":
-            from collectors.format_parquet import write_parquet
+            from collectors.capsule.format_parquet import write_parquet
 
             labels = {label for each in reader.read() for label in each.labels}
             samples = write_parquet(partial, manifest, reader.read(), labels)
@@ -286,7 +286,7 @@ def _write(form: str, file: BinaryIO, manifest: Manifest, reader: BodyReader) ->
         return write_matrix(file, reader.read(), manifest.title, manifest.window)
     if form == "victoria-metrics":
         return write_lines(file, reader.read())
-    from collectors.format_openmetrics import families, write_openmetrics
+    from collectors.capsule.format_openmetrics import families, write_openmetrics
 
     types = manifest.metadata()
     names = reader.metric_names()

@@ -20,16 +20,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors import capsule_body, capsule_body_writer
-from collectors.capsule import CapsuleSource, read_capsule, write_capsule
-from collectors.capsule_file import amend_manifest, open_parts
-from collectors.manifest import Manifest
+from collectors.capsule import CapsuleSource, body_reader, body_writer, read_capsule, write_capsule
+from collectors.capsule.file import amend_manifest, open_parts
+from collectors.capsule.manifest import Manifest
 from collectors.model import Samples, Window
 from collectors.progress import telling_progress
 from collectors.settings import Settings
 from collectors.source import QueryRejected, SourceBroken, SourceError
 from collectors.sources import capsule_of, open_source
-from tests.collectors.capsules import START_MS, STEP_MS, fleet, parts, rebuilt, written
+from tests.collectors.capsule.capsules import START_MS, STEP_MS, fleet, parts, rebuilt, written
+from tests.shared_data import ROOT
 
 QUERIES = [
     "up",
@@ -112,14 +112,14 @@ def test_a_question_reads_only_what_it_touches(tmp_path: Path, monkeypatch: pyte
     capsule = read_capsule(tmp_path / "a.capsule")
     source = CapsuleSource(capsule)
     read: list[str] = []
-    original = capsule_body.LineDecoder.decode
+    original = body_reader.LineDecoder.decode
 
     def counted(self: Any, line: bytes, number: int) -> Samples:
         series = original(self, line, number)
         read.append(series.labels["__name__"])
         return series
 
-    monkeypatch.setattr(capsule_body.LineDecoder, "decode", counted)
+    monkeypatch.setattr(body_reader.LineDecoder, "decode", counted)
     source.instant("sum(vllm:kv_cache_usage_perc) / scalar(sum(up))", source.now_ms())
     assert sorted(read) == ["up", "up", "vllm:kv_cache_usage_perc", "vllm:kv_cache_usage_perc"]
     source.instant("up", source.now_ms())
@@ -255,7 +255,7 @@ def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_file_of_the_first_schema_opens_and_keeps_its_samples_when_written_anew(tmp_path: Path) -> None:
-    old = Path(__file__).resolve().parent.parent / "data" / "schema_1.capsule"
+    old = ROOT / "tests" / "data" / "schema_1.capsule"
     manifest, reader = open_parts(old)
     assert manifest.schema_ == 1
     series = list(reader.read())
@@ -278,7 +278,7 @@ def test_a_file_of_the_first_schema_opens_and_keeps_its_samples_when_written_ane
 def test_where_every_series_has_its_own_times_they_stand_in_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capsule_body_writer, "MAX_TABLE_BYTES", 250)
+    monkeypatch.setattr(body_writer, "MAX_TABLE_BYTES", 250)
     series = [
         Samples({**each.labels, "shift": str(shift)}, each.times_ms + shift, each.values)
         for each in fleet(2, 40)
@@ -302,7 +302,7 @@ def test_what_would_not_be_read_back_is_not_written(
     limit: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(fleet()) == 20
-    monkeypatch.setattr(capsule_body_writer, limit, 19)
+    monkeypatch.setattr(body_writer, limit, 19)
     with pytest.raises(SourceBroken, match=words):
         written(tmp_path / "a.capsule")
     assert list(tmp_path.iterdir()) == []
@@ -423,7 +423,7 @@ def test_symbolic_links_doubles_and_ciphers_are_refused(tmp_path: Path) -> None:
 
 
 def test_bombs_are_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capsule_body, "RATIO_FREE_BYTES", 16_000_000)
+    monkeypatch.setattr(body_reader, "RATIO_FREE_BYTES", 16_000_000)
     written(tmp_path / "a.capsule")
     manifest, _ = parts(tmp_path / "a.capsule")
     zeros = gzip.compress(b"0" * 100_000_000)
@@ -447,7 +447,7 @@ def test_bombs_are_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_million_series_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capsule_body, "MAX_SERIES", 1_000)
+    monkeypatch.setattr(body_reader, "MAX_SERIES", 1_000)
     written(tmp_path / "a.capsule")
     manifest, _ = parts(tmp_path / "a.capsule")
     lines = b"".join(
@@ -497,8 +497,8 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 def test_whoever_listens_hears_how_far_opening_and_each_question_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capsule_body_writer, "MEMBER_BYTES", 500)
-    monkeypatch.setattr(capsule_body, "_READ_BYTES", 40)
+    monkeypatch.setattr(body_writer, "MEMBER_BYTES", 500)
+    monkeypatch.setattr(body_reader, "_READ_BYTES", 40)
     written(tmp_path / "a.capsule")
     heard: list[tuple[float, str]] = []
     with telling_progress(lambda share, words: heard.append((share, words))):
@@ -533,7 +533,7 @@ def test_writing_is_quick_to_read_by_others_and_has_plain_rights(tmp_path: Path)
 def test_reading_in_batches_gives_the_same_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path / "a.capsule", fleet(3, 60, gone_at=30))
     whole = CapsuleSource(read_capsule(tmp_path / "a.capsule"))
-    monkeypatch.setattr("collectors.capsule.BATCH_SAMPLES", 100)
+    monkeypatch.setattr("collectors.capsule.opened.BATCH_SAMPLES", 100)
     batched = CapsuleSource(read_capsule(tmp_path / "a.capsule"))
     for query in QUERIES[::-1]:
         assert as_text(batched.instant(query, whole.now_ms())) == as_text(whole.instant(query, whole.now_ms()))
@@ -541,7 +541,7 @@ def test_reading_in_batches_gives_the_same_answers(tmp_path: Path, monkeypatch: 
 
 def test_a_question_that_needs_too_much_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path / "a.capsule")
-    monkeypatch.setattr("collectors.capsule.MAX_MEMORY_BYTES", 1)
+    monkeypatch.setattr("collectors.capsule.opened.MAX_MEMORY_BYTES", 1)
     source = CapsuleSource(read_capsule(tmp_path / "a.capsule"))
     with pytest.raises(QueryRejected, match="Ask for fewer metrics"):
         source.instant("up", source.now_ms())

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from collectors.capsule_facts import FactCollector, engine_facts
-from collectors.capsule_file import write_capsule
-from collectors.convert import WRITER, Summary
-from collectors.manifest import Manifest, Origin, Redaction
+from collectors.capsule.convert import WRITER, Summary
+from collectors.capsule.facts import FactCollector, engine_facts
+from collectors.capsule.file import write_capsule
+from collectors.capsule.manifest import Manifest, Origin, Redaction
+from collectors.capsule.record_plan import SHORTEST_CHUNK_MS, PartialFolder, Plan, make_plan, selector_of
+from collectors.capsule.redaction import Redactor
+from collectors.capsule.staleness import marked, scrape_times, target_of
 from collectors.model import Samples
 from collectors.promql_text import selectors_of
-from collectors.record_plan import SHORTEST_CHUNK_MS, PartialFolder, Plan, make_plan, selector_of
-from collectors.redaction import Redactor
 from collectors.series_lines import sort_key
 from collectors.source import QueryRejected, Source, SourceBroken, SourceError, SourceUnreachable
-from collectors.staleness import marked, scrape_times, target_of
 
 Progress = Callable[[float, str], None]
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from collectors.manifest import Manifest, Origin, read_manifest
+from collectors.capsule.manifest import Manifest, Origin, read_manifest
 from collectors.model import STALE, Floats, Int64s, Samples, is_stale
 from collectors.series_lines import EARLIEST_MS, SeriesLineError, check_times
 from collectors.source import SourceBroken
 
 if TYPE_CHECKING:
-    from collectors.convert import Contents
+    from collectors.capsule.convert import Contents
 
 ROWS_PER_GROUP = 2_000_000
 MAX_ROWS = 500_000_000
@@ -200,7 +200,7 @@ def _joined(labels: dict[str, str | None], parts: list[tuple[Int64s, Floats]], p
 
 
 def _contents(series: list[Samples], manifest: Manifest | None) -> Contents:
-    from collectors.convert import Contents
+    from collectors.capsule.convert import Contents
 
     if manifest is None:
         return Contents(series, Origin(kind="file", backend="parquet"))

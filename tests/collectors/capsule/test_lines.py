@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.capsule_lines import LineDecoder, decode_times, encode_line, encode_times
+from collectors.capsule.lines import LineDecoder, decode_times, encode_line, encode_times
 from collectors.model import STALE, Samples
 from collectors.series_lines import SeriesLineError, encode_series
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from collectors.capsule.manifest import EngineFacts, Extent, Mark, Meta, Replica
+from collectors.capsule.staleness import target_of
 from collectors.detection import detect
 from collectors.dialect import load_dialect
-from collectors.manifest import EngineFacts, Extent, Mark, Meta, Replica
 from collectors.model import Int64s, MetricMeta, Samples, is_stale
 from collectors.settings import Engine
-from collectors.staleness import target_of
 
 START_TIME = "process_start_time_seconds"
 CACHE_CONFIG = "cache_config_info"

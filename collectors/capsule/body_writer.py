@@ -9,12 +9,12 @@ from typing import BinaryIO
 
 import numpy as np
 
-from collectors.capsule_lines import MAX_SERIES_SAMPLES, MAX_TABLE_BYTES, encode_line, encode_times
-from collectors.manifest import Body, Member, TimeTable
+from collectors.capsule.lines import MAX_SERIES_SAMPLES, MAX_TABLE_BYTES, encode_line, encode_times
+from collectors.capsule.manifest import Body, Member, TimeTable
+from collectors.capsule.staleness import target_of
 from collectors.model import Int64s, Labels, Samples
 from collectors.series_lines import sort_key
 from collectors.source import SourceBroken
-from collectors.staleness import target_of
 
 MEMBER_BYTES = 256 * 1024
 """A member ends at the next metric name after this many bytes, or anywhere after eight times as many."""

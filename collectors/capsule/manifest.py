@@ -31,6 +31,7 @@ class _Part(BaseModel):
 
 class Extent(_Part):
     """First and last instant, epoch milliseconds."""
+
     """First and last instant, epoch milliseconds."""
 
     start_ms: Instant = 0

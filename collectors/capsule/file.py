@@ -16,10 +16,10 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
-from collectors.capsule_body import MAX_RATIO, BodyReader, FileRange, MemoryRange
-from collectors.capsule_body_writer import BodyWriter, sorted_series
+from collectors.capsule.body_reader import MAX_RATIO, BodyReader, FileRange, MemoryRange
+from collectors.capsule.body_writer import BodyWriter, sorted_series
+from collectors.capsule.manifest import BODY_FILE, MANIFEST_FILE, SCHEMA, Extent, Manifest, read_manifest
 from collectors.file_trouble import file_trouble
-from collectors.manifest import BODY_FILE, MANIFEST_FILE, SCHEMA, Extent, Manifest, read_manifest
 from collectors.model import Samples
 from collectors.source import SourceBroken
 

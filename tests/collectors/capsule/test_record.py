@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collectors import record_plan
-from collectors.capsule import CapsuleSource, read_capsule
-from collectors.capsule_file import open_parts
+from collectors.capsule import CapsuleSource, read_capsule, record_plan
+from collectors.capsule.file import open_parts
+from collectors.capsule.record import record
 from collectors.model import Labels, MetricMeta, Samples, SourceInfo, Vector
-from collectors.record import record
 from collectors.source import QueryRejected, SourceBroken, SourceError, SourceUnreachable
-from tests.collectors.capsules import START_MS, STEP_MS, fleet, written
+from tests.collectors.capsule.capsules import START_MS, STEP_MS, fleet, written
 from tests.collectors.misbehaving import Asked, Reply, serving, success
 
 END_MS = START_MS + 59 * STEP_MS + 137
@@ -274,9 +273,9 @@ def test_kill_9_leaves_a_partial_that_goes_on_or_nothing(tmp_path: Path) -> None
     code = """
 import sys
 from pathlib import Path
-from collectors import record_plan
+from collectors.capsule import record_plan
 from collectors.prometheus import RemoteSource
-from collectors.record import record
+from collectors.capsule.record import record
 from collectors.settings import SourceSettings
 record_plan.SAMPLES_PER_QUERY = 5
 source = RemoteSource.from_settings(SourceSettings.for_address(sys.argv[1]))
@@ -284,7 +283,7 @@ record(source, int(sys.argv[2]), int(sys.argv[2]) + 10_000, Path(sys.argv[3]))
 """
     with serving(reply) as server:
         command = [sys.executable, "-c", code, server.url, str(START_MS), str(out)]
-        process = subprocess.Popen(command, cwd=Path(__file__).parents[2])
+        process = subprocess.Popen(command, cwd=Path(__file__).parents[3])
         partial = tmp_path / "out.capsule.partial"
         deadline = time.monotonic() + 30
         while len(list(partial.glob("0*.jsonl.gz"))) < 3:
@@ -296,7 +295,7 @@ record(source, int(sys.argv[2]), int(sys.argv[2]) + 10_000, Path(sys.argv[3]))
         assert not out.exists()
         kept = len(list(partial.glob("0*.jsonl.gz")))
         questions = len([asked for asked in server.asked if asked.path.endswith("/query")])
-        done = subprocess.run(command, cwd=Path(__file__).parents[2], timeout=60)
+        done = subprocess.run(command, cwd=Path(__file__).parents[3], timeout=60)
         assert done.returncode == 0
         more = len([asked for asked in server.asked if asked.path.endswith("/query")]) - questions
     assert not partial.exists()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from collectors.format_openmetrics import parse_labels
+from collectors.capsule.format_openmetrics import parse_labels
 from collectors.model import STALE, Floats, Samples
 from collectors.series_lines import SeriesLineError, check_times
 from collectors.source import SourceBroken

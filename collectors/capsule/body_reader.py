@@ -15,9 +15,9 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
-from collectors.capsule_body_writer import MAX_SERIES
-from collectors.capsule_lines import MAX_TABLE_BYTES, TABLE_LINE, LineDecoder, decode_times
-from collectors.manifest import BODY_FILE, Body, Member, TimeTable
+from collectors.capsule.body_writer import MAX_SERIES
+from collectors.capsule.lines import MAX_TABLE_BYTES, TABLE_LINE, LineDecoder, decode_times
+from collectors.capsule.manifest import BODY_FILE, Body, Member, TimeTable
 from collectors.model import Int64s, Samples
 from collectors.series_lines import MAX_LINE_BYTES, SeriesLineError, line_name, sort_key
 from collectors.source import SourceBroken
