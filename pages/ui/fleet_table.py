@@ -50,7 +50,9 @@ def fleet_line(scene: Scene, older_seconds: float = 0.0) -> Row | None:
         Cell(f"{scene.picture.replicas_up} of {len(scene.picture.replicas)} scraped", "muted"),
         _wait_cell(totals.worst_wait, fleet.waiting, scene, prefix="worst "),
         _cell(None, fleet.waiting, scene, "requests_waiting"),
-        _seats_of(scene, None, fleet.running, fleet.seats),
+        _seats_of(
+            scene, None, fleet.running, fleet.seats, whole=all(row.seats.known for row in scene.picture.replicas)
+        ),
         _cell(None, totals.worst_kv_cache_usage, scene, "kv_cache_usage", prefix="worst "),
         _pair(scene, None, fleet.prompt_tokens, fleet.generation_tokens),
         _p99_cell(scene, None, p99),
@@ -151,12 +153,15 @@ def _p99_cell(scene: Scene, row: ReplicaRow | None, p99: QuantileFigure) -> Cell
     return Cell(quantile_text(p99), "warn" if late else "", note="; ".join(doubts), doubt=bool(doubts))
 
 
-def _seats_of(scene: Scene, row: ReplicaRow | None, running: Figure, seats: Figure) -> Cell:
+def _seats_of(scene: Scene, row: ReplicaRow | None, running: Figure, seats: Figure, whole: bool = True) -> Cell:
+    """Running of seats; a sum that lacks the seats of a replica (`whole` False) is none to compare with."""
     doubts = _doubts(scene, row, (*running.tainted, *seats.tainted), "requests_running")
     if running.value is None:
         return Cell(STATUS_WORDS[running.status], "muted", note="; ".join(doubts), doubt=bool(doubts))
-    note = f"Seats inferred: {seats.note}" if seats.known and seats.evidence == "inferred" and seats.note else ""
-    known = digits(seats.value) if seats.value is not None else "?"
+    note = (
+        f"Seats inferred: {seats.note}" if seats.known and whole and seats.evidence == "inferred" and seats.note else ""
+    )
+    known = digits(seats.value) if seats.value is not None and whole else "?"
     return Cell(f"{digits(running.value)} / {known}", note="; ".join(doubts) or note, doubt=bool(doubts))
 
 

@@ -28,7 +28,7 @@ from pages.ui.latency_view import (
 from pages.ui.table import table
 from pages.ui.view import View
 
-MOST_ROWS = 12
+MOST_ROWS = 8
 
 
 def draw(here: View) -> None:

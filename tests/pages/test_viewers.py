@@ -35,9 +35,11 @@ def test_viewers_who_come_within_an_interval_cost_one_set_of_queries(bench: Benc
         opened(page, **PAGES[page])
     assert source.asked == one_set
     bench.clock.now_ms = (bench.clock.now_ms // interval_ms + 1) * interval_ms
-    for _ in range(2):
-        opened(page, **PAGES[page])
-    assert source.asked == 2 * one_set
+    opened(page, **PAGES[page])
+    two_sets = source.asked
+    assert one_set < two_sets <= 2 * one_set  # what does not change is not asked again
+    opened(page, **PAGES[page])
+    assert source.asked == two_sets
 
 
 def test_who_looks_at_something_else_has_a_set_of_its_own(bench: Bench) -> None:
@@ -71,4 +73,4 @@ def test_viewers_who_come_at_the_same_moment_wait_for_one_answer(bench: Bench) -
     with ThreadPoolExecutor(VIEWERS) as pool:
         seen = set(pool.map(look, range(VIEWERS)))
     assert len(seen) == 1, "all see the very same pictures"
-    assert source.asked == 2 * one_set
+    assert one_set < source.asked <= 2 * one_set

@@ -15,13 +15,14 @@ from collectors.latency_picture import HeatMap
 from collectors.model import Window
 from collectors.settings import Settings
 from pages.ui.charts import Heat, Line, pack, unpack
-from pages.ui.fleet_answers import answers, tiles
+from pages.ui.fleet_answers import answers, capacity_text, tiles
 from pages.ui.fleet_charts import panels
 from pages.ui.fleet_scene import Scene
-from pages.ui.fleet_table import rows
+from pages.ui.fleet_table import averaging_text, fleet_line, rows
 from pages.ui.latency_view import heat_chart
 from pages.ui.memory_view import device_bar, fix_text, verdict_card
 from pages.ui.story_view import lanes_of, places_text
+from pages.ui.words import digits
 from runbooks.diagnosis import diagnose
 from runbooks.timeline import Episode, Timeline
 from runbooks.verdicts import LawFinding, Place, Where
@@ -93,6 +94,28 @@ def test_a_replica_that_makes_no_progress_stands_first(quiet: Scene) -> None:
     stalled = tuple(replace(s, state="stalled") if s.place.instance == last else s for s in quiet.found.replicas)
     assert rows(replace(quiet, found=replace(quiet.found, replicas=stalled)))[0].name == last
     assert [row.name for row in rows(quiet)] == [row.key for row in quiet.picture.replicas]
+
+
+def test_the_line_of_the_fleet_adds_up_and_compares_with_no_partial_sum(incident: Scene) -> None:
+    line = fleet_line(incident)
+    assert line is not None
+    keys = incident.picture.replicas
+    assert line.cells[2].text == digits(sum(row.waiting.value or 0.0 for row in keys))
+    assert sum(row.seats.known for row in keys) == 1
+    assert line.cells[3].text.endswith(" / ?"), "the seats of one of two replicas are not the fleet's"
+    said = averaging_text(incident)
+    assert f"worst {incident.picture.fleet.worst_p99_key}" in said
+    assert "a mean of p99s would say" in said
+    alone = replace(incident, picture=replace(incident.picture, replicas=incident.picture.replicas[:1]))
+    assert fleet_line(alone) is None
+    assert averaging_text(alone) == ""
+
+
+def test_measured_capacity_says_of_how_many_replicas_it_is(incident: Scene, quiet: Scene) -> None:
+    assert capacity_text(incident).endswith("of 1 of 2 replicas")
+    assert capacity_text(quiet) == ""
+    [flow] = [panel for panel in panels(incident) if panel.title == "Arrivals and completions"]
+    assert not flow.limits, "a part of the fleet's capacity is no line to hold its arrivals against"
 
 
 def test_the_chart_shows_what_the_picture_holds(incident: Scene) -> None:
