@@ -225,6 +225,13 @@ def undetermined(advice: Advice, verdict: Verdict, attempt: Attempt, numbers: di
             advice.says.append(full_device(failure.out_of_memory))
     elif failure is not None and failure.out_of_memory is not None:
         advice.says.append(full_device(failure.out_of_memory))
+        if failure.out_of_memory.allocated_gib is None:
+            advice.says.append(
+                "the message is cut before what PyTorch had allocated and reserved, which is what tells activations, fragments and memory outside PyTorch apart"
+            )
+            advice.missing.append(
+                "the numbers of the OOM message after its cut (from 'Of the allocated memory' to the end of the line)"
+            )
         advice.says.append(
             "the message alone does not show what the engine was doing; the frames of the traceback decide between weights, profiling, graphs and serving"
         )

@@ -73,6 +73,10 @@ def classify(attempt: Attempt, available_kv_gib: float | None) -> Verdict:
         phase = _phase(attempt, memory)
         if phase == "kv_allocation" and attempt.pool_by_hand and not others_explain(memory.out_of_memory):
             return Verdict("undetermined", memory, "kv_allocation_by_hand")
+        if phase == "" and attempt.start_failed and not others_explain(memory.out_of_memory):
+            return Verdict(
+                "undetermined", memory, "start"
+            )  # nothing was served yet, and no frame says which step it was
         return Verdict(_out_of_memory_class(memory.out_of_memory, phase), memory, phase)
     for kind in _SETTINGS:
         if kind in kinds:
@@ -155,6 +159,8 @@ def _out_of_memory_class(memory: OutOfMemory, phase: str) -> str:
         return "other_process"
     if phase == "profiling":
         return "runtime_oom_activation"
+    if memory.allocated_gib is None:
+        return "undetermined"  # the message is cut before the figures that decide
     if memory.fragmentation_possible:
         return "runtime_oom_fragmentation"
     if outside_is_large(memory):

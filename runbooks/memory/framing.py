@@ -58,7 +58,7 @@ _HEADER = re.compile(
 _LONG_NUMBER = re.compile(r"\d{40,}")
 """No figure of any log; arithmetic on it would leave the range of numbers."""
 _USERS_WORDS = re.compile(
-    r"(?P<key>[\"'](?:content|reasoning_content|prompt|text|input|arguments)[\"']\s*:\s*)(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')"
+    r"(?P<key>[\"'](?:content|reasoning_content|prompt|text|input|arguments)[\"']\s*:\s*)(?:\"(?:[^\"\\]|\\.)*(?:\"|$)|'(?:[^'\\]|\\.)*(?:'|$))"
 )
 """What a user wrote or a model answered, inside a request or an answer that stands in the log."""
 _LONGEST_PREFIX = 160
@@ -142,14 +142,24 @@ def _carried(raw: str, one_field_a_line: bool, rounds: int) -> list[str]:
 def _from_json(text: str) -> list[str]:
     """The lines that a JSON record carries; none when the text is no such record. Error bodies stay as they are."""
     start = text.strip()
-    if start[:1] not in ("{", "[") or start[-1:] not in ("}", "]") or _BODY.match(start):
+    if start[:1] not in ("{", "[") or _BODY.match(start):
         return []
+    if start[-1:] not in ("}", "]"):
+        return _from_cut_json(start)
     try:
         record = json.loads(start)
     except (ValueError, RecursionError):
         return []
     texts = list(islice(_texts(record, DEEPEST_RECORD), MOST_TEXTS))
     return [line for one in texts for line in one.split("\n") if line.strip()][:MOST_TEXTS]
+
+
+def _from_cut_json(start: str) -> list[str]:
+    """A record whose end is missing still carries the lines of its traceback so far."""
+    if not start.startswith('{"') or "\\n" not in start:
+        return []
+    lines = start.replace('\\"', '"').replace("\\u0027", "'").split("\\n")
+    return [line for line in lines if line.strip()][:MOST_TEXTS]
 
 
 def _from_field(text: str) -> list[str]:
