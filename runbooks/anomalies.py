@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from runbooks.causes.latency import late_share, late_since_ms
+from runbooks.causes.wait import wait_words
 from runbooks.inferred import preempting_since_ms
 from runbooks.reading import Reading
 from runbooks.scene import Scene, Suspicion
@@ -48,7 +49,7 @@ def anomalies(scene: Scene, suspicions: Iterable[Suspicion], verdicts: Sequence[
         if scene.state(place) not in ("serving", "prefill_only"):
             continue
         if reading.queued:
-            words = f"{reading.waiting:.0f} wait, {reading.wait_seconds:.1f} s by Little's law"
+            words = wait_words(reading)
             cause = _cause_at(place, "waiting_growth", verdicts)
             fire("waiting_growth", (place,), reading.queue_since_ms, words, cause, ranks)
         if (tax := preemptions_per_finished(reading)) is not None:

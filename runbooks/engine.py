@@ -20,6 +20,7 @@ from runbooks.findings import Finding, FindingWord, Number, Walk
 from runbooks.library import load
 from runbooks.outcome import leaf_of
 from runbooks.place import asked_place, found_place, verdicts_at
+from runbooks.predicates import Facts
 from runbooks.runbook import PLACEHOLDER, Runbook, RunbookError, Step
 from runbooks.verdicts import Diagnosis
 
@@ -117,6 +118,7 @@ def _finding(step: Step, scene: Scene, answer: Answer) -> Finding:
     numbers = tuple(number_of(query, scene) for query in step.number)
     word: FindingWord
     log_class: str | None = None
+    facts: Facts | None = None
     if step.kind == "manual":
         word = {"yes": "yes", "no": "no", "skip": "inconclusive"}.get(answer.value or "", "needs_answer")  # type: ignore[assignment]
     elif step.kind == "pasted" and answer.log is None:
@@ -129,7 +131,8 @@ def _finding(step: Step, scene: Scene, answer: Answer) -> Finding:
             log_class = str(read.get("class") or "undetermined")
             numbers += log_numbers(read)
         assert step.predicate is not None  # the model refuses automatic and pasted steps without one
-        word = step.predicate.judge(facts_of(numbers, scene, log_class))
+        facts = facts_of(numbers, scene, log_class)
+        word = step.predicate.judge(facts)
     return Finding(
         step_id=step.id,
         question=step.question,
@@ -137,17 +140,19 @@ def _finding(step: Step, scene: Scene, answer: Answer) -> Finding:
         finding=word,
         numbers=numbers,
         next=None,
-        says=_say(step, word, numbers),
+        says=_say(step, word, numbers, facts),
         instructions=step.instructions,
         why=step.why,
     )
 
 
-def _say(step: Step, word: FindingWord, numbers: tuple[Number, ...]) -> str:
+def _say(step: Step, word: FindingWord, numbers: tuple[Number, ...], facts: Facts | None) -> str:
+    """The sentence of an answer: the first variant whose judgement is yes, else the usual one, with its numbers."""
     if word not in ("yes", "no", "inconclusive"):
         return next((number.note for number in numbers if number.note.startswith(FAILED)), "")
     words = {number.name: number.words for number in numbers}
-    return PLACEHOLDER.sub(lambda place: words.get(place[1], "no data"), step.says.get(word, ""))
+    chosen = (v.says for v in step.variant if v.answer == word and facts is not None and v.when.judge(facts) == "yes")
+    return PLACEHOLDER.sub(lambda place: words.get(place[1], "no data"), next(chosen, step.says.get(word, "")))
 
 
 def _follow(runbook: Runbook, findings: list[Finding]) -> tuple[list[Finding], str]:

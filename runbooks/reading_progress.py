@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
+from collectors.observed import NAN
 from runbooks.episodes import holding_since
 from runbooks.inferred import longest_silence_ms
 from runbooks.reading_windows import RankWindows
@@ -41,6 +42,25 @@ class ProgressReading(RankWindows):
     @cached_property
     def silent_ms(self) -> int:
         return self.seen_ms - self.silent_since_ms
+
+    @cached_property
+    def silence_seconds(self) -> float:
+        """How long nothing has come out although there is work, by raw samples; NaN without work."""
+        if not self.measures_progress or not self.work > 0:
+            return NAN
+        begun = self.work_since_ms
+        return (self.seen_ms - max(self.silent_since_ms, begun if begun is not None else 0)) / 1000
+
+    @cached_property
+    def patience_ms(self) -> int:
+        """Silence that is still ordinary: twenty seconds and three scrapes, or half as much again as the longest that ended by itself."""
+        lone_ms = round(1000 * self.limits("engine_stalled", "lone_request_seconds"))
+        base_ms = max(1000 * self.limits("engine_stalled", "silent_seconds"), 3 * self.pace.interval_ms)
+        return max(round(base_ms), min(self.longest_silence_ms * 3 // 2, lone_ms))
+
+    @cached_property
+    def patience_seconds(self) -> float:
+        return self.patience_ms / 1000
 
     @cached_property
     def longest_silence_ms(self) -> int:

@@ -22,13 +22,18 @@ class QueueReading(RankWindows):
         return holding_since(times, values > 0)
 
     @cached_property
+    def waiting_mean(self) -> float:
+        """Mean of the three newest scrapes: what the wait is reckoned from; NaN where none brought it."""
+        waiting = self.gauge("requests_waiting")[-3:]
+        return float(waiting.mean()) if len(waiting) else NAN
+
+    @cached_property
     def wait_seconds(self) -> float:
         """Waiting / rate of first tokens (Little); infinite when requests wait and none got a first token."""
-        waiting = self.gauge("requests_waiting")[-3:]
-        rate = self.rate("time_to_first_token")
-        if not len(waiting) or waiting.mean() == 0:
+        waiting, rate = self.waiting_mean, self.rate("time_to_first_token")
+        if not waiting > 0:
             return 0.0
-        return float(waiting.mean()) / rate if rate > 0 else math.inf
+        return waiting / rate if rate > 0 else math.inf
 
     @cached_property
     def queued(self) -> bool:
@@ -69,13 +74,18 @@ class QueueReading(RankWindows):
         return float(values.max()) if len(values) else NAN
 
     @cached_property
+    def running_low(self) -> float:
+        """Lower quartile of running in the recent window: what it falls to between two full batches."""
+        values = self.gauge("requests_running")
+        return float(np.quantile(values, 0.25)) if len(values) else NAN
+
+    @cached_property
     def pinned(self) -> bool:
         """Whether running stays at its ceiling while requests wait."""
-        values = self.gauge("requests_running")
-        if not len(values) or not self.ceiling > 0:
+        if self.running_low != self.running_low or not self.ceiling > 0:
             return False
         slack = max(1.0, (1 - self.limits("waiting_growth", "pinned_share")) * self.ceiling)
-        return float(np.quantile(values, 0.25)) >= self.ceiling - slack and self.ceiling > 1
+        return self.running_low >= self.ceiling - slack and self.ceiling > 1
 
     @cached_property
     def before(self) -> tuple[int, int] | None:
@@ -97,6 +107,12 @@ class QueueReading(RankWindows):
     @cached_property
     def gap_before_seconds(self) -> float:
         return self.rank.mean("inter_token_latency", *self.before) if self.before else NAN
+
+    @cached_property
+    def running_mean(self) -> float:
+        """Mean of running in the recent window."""
+        values = self.gauge("requests_running")
+        return float(values.mean()) if len(values) else NAN
 
     @cached_property
     def running_before(self) -> float:

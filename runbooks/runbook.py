@@ -35,7 +35,7 @@ class _Table(BaseModel):
 ReadingName = Literal[
     "arrivals", "batch_share_of_gap", "ceiling", "gap_seconds", "gap_before_seconds", "head_tokens", "kv_median",
     "kv_max", "lookups_per_prompt_token", "pinned", "prompt_share", "requests_in_prefill", "steps_per_prefill",
-    "tokens_per_step", "wait_seconds",
+    "patience_seconds", "running_low", "silence_seconds", "tokens_per_step", "wait_seconds", "waiting_mean",
 ]  # fmt: skip
 """Quantities of `runbooks.reading.Reading` that a step may show: the very figures the diagnosis reasons with."""
 
@@ -96,6 +96,14 @@ class Next(_Table):
         return self.skip or self.inconclusive or self.no
 
 
+class Variant(_Table):
+    """Another sentence for an answer, where the numbers make the usual one untrue."""
+
+    answer: Literal["yes", "no", "inconclusive"]
+    when: Predicate
+    says: str
+
+
 class Step(_Table):
     """One question. Automatic: numbers and a predicate. Manual: read-only instructions. Pasted: a log and a reader."""
 
@@ -110,6 +118,8 @@ class Step(_Table):
     reader: Literal["ledger", "admission"] | None = None
     says: dict[Literal["yes", "no", "inconclusive"], str] = Field(default_factory=dict)
     """What the answer means, with {number_name} places."""
+    variant: tuple[Variant, ...] = ()
+    """Said instead, the first one whose judgement is yes."""
     next: Next
 
     @model_validator(mode="after")
@@ -129,7 +139,12 @@ class Step(_Table):
         for name in self.predicate.number_names() if self.predicate else ():
             if name not in names:
                 raise ValueError(f"step {self.id}: the predicate reads number {name!r}, which the step does not have")
-        for answer, text in self.says.items():
+        for variant in self.variant:
+            for name in variant.when.number_names():
+                if name not in names:
+                    raise ValueError(f"step {self.id}: a variant reads number {name!r}, which the step does not have")
+        texts = [*self.says.items(), *((variant.answer, variant.says) for variant in self.variant)]
+        for answer, text in texts:
             for name in PLACEHOLDER.findall(text):
                 if name not in names:
                     raise ValueError(f"step {self.id}: says.{answer} shows {{{name}}}, which the step does not have")

@@ -34,7 +34,7 @@ def stillness(reading: Reading) -> Stillness:
     work_since = reading.work_since_ms
     since = max(since, work_since if work_since is not None else since)
     silent_ms = reading.seen_ms - since
-    if silent_ms < patience_ms(reading):
+    if silent_ms < reading.patience_ms:
         return Stillness("moving", since)
     seconds = f"{silent_ms / 1000:.0f} s"
     board = f"{reading.running:.0f} running and {reading.waiting:.0f} waiting"
@@ -63,13 +63,6 @@ def stillness(reading: Reading) -> Stillness:
             (silence, "the gauges move, so steps run; with prefix caching off a retried head leaves no other trace"),
         )
     return _frozen(reading, since, silent_ms, silence)
-
-
-def patience_ms(reading: Reading) -> int:
-    """Silence that is still ordinary: twenty seconds and three scrapes, or half as much again as the longest that ended by itself."""
-    lone_ms = round(1000 * reading.limits("engine_stalled", "lone_request_seconds"))
-    base_ms = max(1000 * reading.limits("engine_stalled", "silent_seconds"), 3 * reading.pace.interval_ms)
-    return max(round(base_ms), min(reading.longest_silence_ms * 3 // 2, lone_ms))
 
 
 def _frozen(reading: Reading, since: int, silent_ms: int, silence: str) -> Stillness:

@@ -5,6 +5,22 @@ from __future__ import annotations
 import math
 
 _PERCENT = "ratio"
+_COUNTED = frozenset(
+    [
+        "falls",
+        "preemptions",
+        "ranks",
+        "replicas",
+        "requests",
+        "restarts",
+        "samples",
+        "steps",
+        "targets",
+        "times",
+        "tokens",
+    ]
+)
+"""Units that lose their s beside a one."""
 
 
 def worded(value: float | None, unit: str) -> str:
@@ -14,17 +30,20 @@ def worded(value: float | None, unit: str) -> str:
     if math.isinf(value):
         return ("more" if value > 0 else "less") + f" than any {unit or 'number'}"
     if unit == _PERCENT:
-        return f"{_digits(value * 100)} %"
+        return f"{digits(value * 100)} %"
     if unit == "seconds":
         if 0 < abs(value) < 1:
-            return f"{_digits(value * 1000)} ms"
-        return f"{_digits(value / 60)} min" if abs(value) >= 600 else f"{_digits(value)} s"
+            return f"{digits(value * 1000)} ms"
+        return f"{digits(value / 60)} min" if abs(value) >= 600 else f"{digits(value)} s"
     if unit == "bytes":
-        return f"{_digits(value / 2**30)} GiB" if abs(value) >= 2**30 else f"{_digits(value / 2**20)} MiB"
-    return f"{_digits(value)} {unit}".rstrip()
+        return f"{digits(value / 2**30)} GiB" if abs(value) >= 2**30 else f"{digits(value / 2**20)} MiB"
+    if abs(value) == 1 and unit in _COUNTED:
+        unit = unit.removesuffix("s")
+    return f"{digits(value)} {unit}".rstrip()
 
 
-def _digits(value: float) -> str:
+def digits(value: float) -> str:
+    """Three significant digits: `5.11`, `0.342`, `1,914`."""
     if value == 0:
         return "0"
     decimals = max(0, 2 - math.floor(math.log10(abs(value))))

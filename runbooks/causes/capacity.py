@@ -8,8 +8,10 @@ how many requests are in prefill, and by what the batch does to the token gap.
 from __future__ import annotations
 
 from runbooks.causes.kv import blocks_short
+from runbooks.causes.wait import wait_words
 from runbooks.reading import Reading
 from runbooks.scene import Scene, Suspicion
+from runbooks.wording import digits
 
 READS = frozenset({"requests_running", "requests_waiting", "time_to_first_token"})
 EXPLAINS = frozenset({"client_aborts", "engine_slow"})
@@ -29,8 +31,8 @@ def _suspect(reading: Reading) -> Suspicion:
     draining = reading.drains_in_seconds
     clears = f"; it drains and clears in about {draining:.0f} s" if draining is not None else ""
     waits = (
-        f"{reading.waiting:.0f} wait, {reading.wait_seconds:.1f} s by Little's law; arrivals about {reading.arrivals:.1f}/s, "
-        f"first tokens {reading.rate('time_to_first_token'):.1f}/s{clears}"
+        f"{wait_words(reading)}; arrivals about {digits(reading.arrivals)}/s, "
+        f"first tokens {digits(reading.rate('time_to_first_token'))}/s{clears}"
     )
     cause, evidence, against, runner_up = _cause(reading)
     return Suspicion(
@@ -108,5 +110,8 @@ def _budget_is_full(reading: Reading) -> bool:
 def _gap_words(reading: Reading) -> str:
     now, before = reading.gap_seconds, reading.gap_before_seconds
     if before != before or now != now:
-        return f"token gap {1000 * now:.0f} ms" if now == now else "no token gap to be seen"
-    return f"token gap {1000 * now:.0f} ms with {reading.running:.0f} running, {1000 * before:.0f} ms with {reading.running_before:.0f} before"
+        return f"token gap {digits(1000 * now)} ms" if now == now else "no token gap to be seen"
+    return (
+        f"token gap {digits(1000 * now)} ms with {digits(reading.running_mean)} running on average, "
+        f"{digits(1000 * before)} ms with {digits(reading.running_before)} before"
+    )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from runbooks.causes.wait import wait_words
 from runbooks.episodes import recurring_since
 from runbooks.inferred import preempting_since_ms
 from runbooks.reading import Reading
 from runbooks.scene import Scene, Suspicion
+from runbooks.wording import digits
 
 READS = frozenset({"requests_running", "requests_waiting", "kv_cache_usage"})
 EXPLAINS = frozenset(
@@ -45,7 +47,7 @@ def _waits_for_blocks(reading: Reading) -> Suspicion | None:
     if not blocks_short(reading):
         return None
     evidence = [
-        f"{reading.waiting:.0f} wait ({_seconds(reading.wait_seconds)} by Little's law) while {reading.running:.0f} run",
+        f"{wait_words(reading)}, while {digits(reading.running_mean)} run on average",
         f"KV usage {reading.kv_median:.0%} (median), {reading.kv_max:.0%} at most",
     ]
     if reading.lookups_inflated:
@@ -181,7 +183,3 @@ def _speed_left(reading: Reading) -> float | None:
 
 def _preempting(reading: Reading) -> tuple[str, ...]:
     return ("preemption_thrash",) if reading.preemptions > 0 or reading.hidden_preemptions >= 2 else ()
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.1f} s" if value < 1e6 else "no end"
