@@ -86,7 +86,7 @@ def flaky_share(scene: Scene, replica: Replica) -> float | None:
     enough = share >= scene.limits("metrics_missing", "flaky_ratio") and stretches >= scene.limits(
         "metrics_missing", "flaky_stretches"
     )
-    return share if enough and len(up) == scrapes else None
+    return share if enough and len(up) >= scene.limits("metrics_missing", "flaky_scrapes_known") else None
 
 
 def _flaky_since_ms(scene: Scene, replica: Replica) -> int:

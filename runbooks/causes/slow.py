@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
+from collectors.model import Floats
+from collectors.observed import Counter
 from runbooks.reading import Reading
 from runbooks.scene import Scene, Suspicion
 
 READS = frozenset({"inter_token_latency", "time_to_first_token", "requests_running"})
 EXPLAINS = frozenset({"overload", "seat_limited", "client_aborts"})
+NEWEST_BLOCKS = 4
+"""The newest minute in quarters; four scrapes where they are further apart."""
+BASELINE_BLOCKS = 48
+"""No more than this many blocks before the onset are compared with."""
 
 
 def engine_slow(scene: Scene) -> list[Suspicion]:
@@ -29,19 +36,22 @@ def engine_slow(scene: Scene) -> list[Suspicion]:
 
 def _suspect(scene: Scene, reading: Reading) -> Suspicion | None:
     limits = scene.limits
-    block_ms = round(max(1000 * limits("engine_slow", "block_seconds"), 2 * reading.pace.interval_ms))
-    window_ms = round(max(1000 * limits("engine_slow", "window_seconds"), 4 * block_ms))
-    end = reading.seen_ms
-    newest = _blocks(reading, end - window_ms, end, block_ms)
-    onset = _onset(reading, end - window_ms, block_ms, newest)
-    earlier = _blocks(reading, max(reading.window_start_ms, onset - 12 * window_ms), onset - block_ms, block_ms)
-    earlier = earlier[~np.isnan(earlier) & _at_ease(reading, len(earlier), onset - block_ms, block_ms)]
-    if np.isnan(newest).any() or len(newest) < 3 or len(earlier) < limits("engine_slow", "baseline_blocks"):
+    edges = _edges(reading, round(1000 * limits("engine_slow", "block_seconds")))
+    gaps = _gaps(reading, edges)
+    first = len(gaps) - NEWEST_BLOCKS
+    if first < limits("engine_slow", "baseline_blocks") or np.isnan(gaps[first:]).any():
+        return None
+    newest = gaps[first:]
+    began = _began(gaps, first)
+    calm = _at_ease(reading, edges[:began]) & ~np.isnan(gaps[: began - 1])
+    earlier = gaps[: began - 1][calm][-BASELINE_BLOCKS:]
+    if len(earlier) < limits("engine_slow", "baseline_blocks"):
         return None
     usual = float(np.median(earlier))
     if float(np.median(newest)) < limits("engine_slow", "gap_ratio") * usual or newest.min() <= earlier.max():
         return None
-    before, now = (reading.window_start_ms, onset - block_ms), (end - window_ms, end)
+    onset, end = edges[began], edges[-1]
+    before, now = (edges[0], edges[began - 1]), (edges[first], end)
     grown = _load_growth(reading, before, now)
     if grown is None or max(grown.values()) > limits("engine_slow", "load_ratio"):
         return None
@@ -57,7 +67,7 @@ def _suspect(scene: Scene, reading: Reading) -> Suspicion | None:
         evidence=(
             f"token gap {1000 * float(np.median(newest)):.0f} ms against {1000 * usual:.0f} ms before",
             f"the work did not grow ({words}, against before)",
-            f"each quarter of the last {window_ms / 1000:.0f} s was slower than the slowest stretch before",
+            f"each quarter of the last {(end - edges[first]) / 1000:.0f} s was slower than the slowest stretch before",
         ),
         aggravated_by=("cold_compile_after_start",) if fresh else (),
         runner_up="overload",
@@ -68,37 +78,55 @@ def _suspect(scene: Scene, reading: Reading) -> Suspicion | None:
     )
 
 
-def _blocks(
-    reading: Reading, start_ms: int, end_ms: int, block_ms: int
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Mean token gap of consecutive blocks, the last one ending at end_ms, oldest first."""
-    ends = np.arange(end_ms, start_ms + block_ms - 1, -block_ms)[::-1]
-    return np.array([reading.rank.mean("inter_token_latency", int(e) - block_ms, int(e)) for e in ends])
+def _edges(reading: Reading, block_ms: int) -> list[int]:
+    """Scrapes that bound the blocks of the window, oldest first, counted back from the newest: a block is at least nearly
+    `block_ms` long, or one scrape interval where that is longer. A block never ends between two scrapes."""
+    counter = reading.rank.counter("inter_token_latency")
+    if counter is None:
+        return []
+    seen = ~np.isnan(counter.values) & (counter.times_ms <= reading.seen_ms)
+    edges: list[int] = []
+    for t in counter.times_ms[seen][::-1].tolist():
+        if not edges or edges[-1] - t >= 0.9 * block_ms:
+            edges.append(int(t))
+    return edges[::-1]
 
 
-def _at_ease(reading: Reading, count: int, end_ms: int, block_ms: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which of the earlier blocks had no queue and no preemption: an earlier incident is no yardstick."""
-    ends = end_ms - block_ms * np.arange(count - 1, -1, -1)
-    return np.array(
-        [
-            not reading.rank.gauge("requests_waiting", int(e) - block_ms, int(e)).sum() > 0
-            and not reading.rank.increase("preemptions", int(e) - block_ms, int(e)) > 0
-            for e in ends
-        ],
-        dtype=bool,
-    )
+def _at_edges(counter: Counter, edges: list[int]) -> Floats:
+    """A counter's total at each edge."""
+    return counter.total[np.maximum(counter.times_ms.searchsorted(edges, side="right") - 1, 0)]
 
 
-def _onset(reading: Reading, from_ms: int, block_ms: int, newest: np.ndarray[tuple[int], np.dtype[np.float64]]) -> int:
-    """Walk back from the newest window while blocks stay as slow as its fastest; where that ends, slowness began."""
-    floor = 0.8 * float(np.nanmin(newest)) if len(newest) and not np.isnan(newest).all() else np.inf
-    onset = from_ms
-    while onset - block_ms >= reading.window_start_ms:
-        gap = reading.rank.mean("inter_token_latency", onset - block_ms, onset)
-        if gap != gap or gap < floor:
-            break
-        onset -= block_ms
-    return onset
+def _gaps(reading: Reading, edges: list[int]) -> Floats:
+    """Mean token gap of every block; NaN where none was measured."""
+    histogram = reading.rank.histograms.get("inter_token_latency")
+    if histogram is None or len(edges) < 2:
+        return np.empty(0)
+    count, total = np.diff(_at_edges(histogram.count, edges)), np.diff(_at_edges(histogram.sum, edges))
+    gaps: Floats = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+    return gaps
+
+
+def _at_ease(reading: Reading, edges: list[int]) -> npt.NDArray[np.bool_]:
+    """Which blocks had no queue and no preemption: an earlier incident is no yardstick."""
+    times, waiting = reading.rank.times_ms, reading.rank.gauges.get("requests_waiting")
+    ease = np.ones(max(0, len(edges) - 1), dtype=bool)
+    if waiting is not None:
+        queued = np.concatenate(([0], np.cumsum(np.nan_to_num(waiting) > 0)))
+        ease &= np.diff(queued[times.searchsorted(edges, side="right")]) == 0
+    preempted = reading.rank.counter("preemptions")
+    if preempted is not None:
+        ease &= ~(np.diff(_at_edges(preempted, edges)) > 0)
+    return ease
+
+
+def _began(gaps: Floats, first: int) -> int:
+    """Walk back from the newest blocks while they stay nearly as slow as the fastest of these; where that ends, slowness began."""
+    floor = 0.8 * float(gaps[first:].min())
+    began = first
+    while began > 1 and gaps[began - 1] >= floor:
+        began -= 1
+    return began
 
 
 def _load_growth(reading: Reading, before: tuple[int, int], now: tuple[int, int]) -> dict[str, float] | None:
