@@ -17,6 +17,7 @@ import orjson
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -154,8 +155,8 @@ class IncidentApi:
         try:
             if status not in (None, "firing", "resolved"):
                 raise ValueError("status is firing or resolved")
-            limit = int(request.query_params.get("limit", "50"))
-            before = int(request.query_params["before"]) if "before" in request.query_params else None
+            limit = _whole(request.query_params.get("limit", "50"), "limit")
+            before = _whole(request.query_params["before"], "before") if "before" in request.query_params else None
             if not 1 <= limit <= 500 or (before is not None and not 0 <= before < 2**63):
                 raise ValueError("limit is 1 to 500, before the id of an incident")
         except ValueError as why:
@@ -199,6 +200,25 @@ class IncidentApi:
         return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
 
 
+def _whole(text: str, name: str) -> int:
+    """A whole number of a query. Raises ValueError with the parameter's name, and not with what was given."""
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise ValueError(f"{name} is a whole number")
+    return int(text)
+
+
+async def _in_words(request: Request, why: Exception) -> Response:
+    """What no route answers - no such path, no such method - as JSON like every other refusal."""
+    status = why.status_code if isinstance(why, HTTPException) else 500
+    response = problem(
+        {404: "there is no such path; see /openapi.json", 405: "this path takes another method"}.get(status, "refused"),
+        status,
+    )
+    for name, value in (why.headers or {}).items() if isinstance(why, HTTPException) else ():
+        response.headers[name] = value
+    return response
+
+
 async def _limited_body(request: Request) -> bytes | None:
     """The body, None when it is over the limit; no more than the limit is ever held."""
     declared = request.headers.get("content-length", "")
@@ -219,7 +239,7 @@ def api_app(
 ) -> Starlette:
     """The API as an application of its own."""
     api = IncidentApi(source, settings, Incidents(records, clock), token=token)
-    app = Starlette(routes=list(api.routes()))
+    app = Starlette(routes=list(api.routes()), exception_handlers={HTTPException: _in_words})
     app.state.api = api
     return app
 

@@ -10,6 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 VERSION = "4"
 MAX_ALERTS = 1000
+EARLIEST, LATEST = 1971, 2200
+"""Years in which an alert may start or end: what lies outside is a broken clock, and sources refuse to be asked about it."""
 ZERO_TIME = "0001-01-01T00:00:00Z"
 """What Alertmanager writes as the end of an alert that still fires."""
 
@@ -27,6 +29,8 @@ def _moment_ms(value: object) -> int | None:
     moment = datetime.fromisoformat(value)
     if moment.tzinfo is None:
         raise ValueError("a time without an offset")
+    if not EARLIEST <= moment.year < LATEST:
+        raise ValueError(f"a time outside {EARLIEST} to {LATEST}")
     return round(moment.astimezone(UTC).timestamp() * 1000)
 
 

@@ -186,6 +186,31 @@ def test_wrong_questions_are_answered_with_a_reason(client: TestClient) -> None:
     assert "neither RFC 3339" in client.get("/api/v1/diagnose?at=yesterday").json()["error"]
 
 
+@pytest.mark.parametrize("query", ["limit=abc", "limit=-1", "limit=1e3", "before=x", "limit=" + "9" * 5000])
+def test_a_wrong_number_is_named_and_not_repeated(client: TestClient, query: str) -> None:
+    answer = client.get(f"/api/v1/incidents?{query}")
+    assert answer.status_code == 400
+    assert "is a whole number" in answer.json()["error"] or "limit is 1 to 500" in answer.json()["error"]
+
+
+def test_no_such_path_and_no_such_method_are_answered_as_json_too(client: TestClient) -> None:
+    assert "no such path" in client.get("/api/v2/alerts").json()["error"]
+    wrong = client.get("/api/v1/alerts")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+    assert "another method" in wrong.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "starts", ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59-12:00", "0001-02-01T00:00:00Z", "0001-01-02T00:00:00+23:00"]
+)
+def test_a_start_that_no_clock_shows_is_refused(client: TestClient, queue: tuple, starts: str) -> None:
+    sent = message(queue[1])
+    sent["alerts"][0]["startsAt"] = starts  # type: ignore[index]
+    answer = client.post("/api/v1/alerts", json=sent)
+    assert answer.status_code == 400
+    assert "startsAt" in answer.json()["error"]
+
+
 def test_diagnose_answers_what_the_command_line_does(client: TestClient, queue: tuple) -> None:
     from runbooks.diagnosis import diagnose
 
