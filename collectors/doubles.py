@@ -16,6 +16,7 @@ from collectors.scraped import (
     SAME_START_SECONDS,
     SCOPE_LABELS,
     SECOND_JOB_LABELS,
+    WIDE_LABELS,
     Key,
     Series,
     Target,
@@ -96,32 +97,20 @@ def identity_labels(
     """The identity labels, lengthened where they do not tell processes apart; whether any process is counted twice; findings."""
     own = own_labels(settings)
     labels = settings.identity.replica
-    groups: dict[tuple[Key, str, str], list[dict[str, str]]] = defaultdict(list)
-    for series in gauges:
-        rank, model = series.labels.get(settings.identity.rank, ""), series.labels.get(MODEL, "")
-        groups[key_of(series.labels, labels), rank, model].append(target_labels(series.labels, own))
-    apart: set[str] = set()
-    twice: dict[Key, set[str]] = defaultdict(set)
-    for (key, _, _), seen in groups.items():
-        distinct = list({frozenset(one.items()): one for one in seen}.values())
-        if len(distinct) < 2:
-            continue
-        differing = {name for one in distinct for name in one if any(one.get(name) != o.get(name) for o in distinct)}
-        if _one_process(distinct, differing, starts):
-            twice[key] |= differing
-        else:
-            apart |= _telling(differing)
     findings: list[Finding] = []
-    if apart:
-        added = tuple(sorted(apart, key=lambda name: (SCOPE_LABELS.index(name) if name in SCOPE_LABELS else 99, name)))
+    apart, twice = _doubles(gauges, labels, own, starts, settings)
+    while added := tuple(
+        sorted(apart - set(labels), key=lambda name: (SCOPE_LABELS.index(name) if name in SCOPE_LABELS else 99, name))
+    ):  # a longer identity may still hold the same process twice: an HA pair in each of two clusters
         findings.append(
             Finding(
                 "identity_ambiguous",
-                tuple(sorted({key_text(key) for (key, _, _), seen in groups.items() if len(seen) > 1})),
+                tuple(sorted(key_text(key) for key in _ambiguous(gauges, labels, own, settings))),
                 f"The same {', '.join(labels)} stands for several processes; {', '.join(added)} tells them apart and was added to the identity.",
             )
         )
         labels = (*labels, *added)
+        apart, twice = _doubles(gauges, labels, own, starts, settings)
     if twice:
         by = ", ".join(sorted(set().union(*twice.values())))
         where = tuple(sorted(key_text(key) for key in twice))
@@ -135,17 +124,55 @@ def identity_labels(
     return labels, bool(twice), findings
 
 
-def _one_process(
-    distinct: Sequence[Mapping[str, str]],
-    differing: Collection[str],
+def _by_identity(
+    gauges: Sequence[Series], labels: tuple[str, ...], own: frozenset[str], settings: Settings
+) -> dict[tuple[Key, str, str], list[dict[str, str]]]:
+    """The label sets that share one identity, rank and model."""
+    groups: dict[tuple[Key, str, str], dict[frozenset[tuple[str, str]], dict[str, str]]] = defaultdict(dict)
+    for series in gauges:
+        rank, model = series.labels.get(settings.identity.rank, ""), series.labels.get(MODEL, "")
+        one = target_labels(series.labels, own)
+        groups[key_of(series.labels, labels), rank, model].setdefault(frozenset(one.items()), one)
+    return {place: list(seen.values()) for place, seen in groups.items() if len(seen) > 1}
+
+
+def _ambiguous(gauges: Sequence[Series], labels: tuple[str, ...], own: frozenset[str], settings: Settings) -> set[Key]:
+    return {key for key, _, _ in _by_identity(gauges, labels, own, settings)}
+
+
+def _doubles(
+    gauges: Sequence[Series],
+    labels: tuple[str, ...],
+    own: frozenset[str],
     starts: Mapping[frozenset[tuple[str, str]], float],
-) -> bool:
-    """Whether series that differ in these labels are the same process, scraped more than once."""
+    settings: Settings,
+) -> tuple[set[str], dict[Key, set[str]]]:
+    """(labels that tell apart what shares an identity, identity -> labels in which scrapes of one process differ)."""
+    apart: set[str] = set()
+    twice: dict[Key, set[str]] = defaultdict(set)
+    for (key, _, _), distinct in _by_identity(gauges, labels, own, settings).items():
+        differing = {name for one in distinct for name in one if any(one.get(name) != o.get(name) for o in distinct)}
+        if one_process(distinct, starts):
+            twice[key] |= differing
+        else:
+            apart |= _telling(differing)
+    return apart, twice
+
+
+def one_process(distinct: Sequence[Mapping[str, str]], starts: Mapping[frozenset[tuple[str, str]], float]) -> bool:
+    """Whether target labels of one address are scrapes of the same process: by its start time where all tell one, else by which
+    labels differ. A label that one side lacks contradicts nothing, unless it says where the replica lives."""
     times = [starts.get(frozenset(one.items())) for one in distinct]
     known = [time for time in times if time is not None]
     if len(known) == len(times):
         return max(known) - min(known) <= SAME_START_SECONDS
-    return set(differing) <= HA_LABELS | SECOND_JOB_LABELS
+    differing = {
+        name
+        for one in distinct
+        for name, value in one.items()
+        if any(other.get(name, value if name not in WIDE_LABELS else "") != value for other in distinct)
+    }
+    return differing <= HA_LABELS | SECOND_JOB_LABELS
 
 
 def _telling(differing: Collection[str]) -> set[str]:

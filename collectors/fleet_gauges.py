@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectors.identity import FleetTree, Rank
-from collectors.model import Floats, Frame, Vector
-from collectors.scraped import MODEL, Key
+from collectors.model import Floats, Frame, Labels, Vector
+from collectors.scraped import MODEL, PID, Key
 from collectors.signals import SIGNAL, Plan
 
 GAUGES = ("requests_waiting", "requests_running", "kv_cache_usage")
@@ -51,7 +51,8 @@ def _sum_known(rows: Floats, steps: int) -> Floats:
 def rank_gauges(frame: Frame, plan: Plan) -> RankGauges:
     """Rows of the gauge query by rank; of two names for one signal the preferred one counts where it has a sample.
 
-    A process that is scraped twice, or once per API server, answers in several rows: the highest counts.
+    A process with several API servers answers in several rows: the highest counts. One that is scraped twice is read from the
+    scraper that saw most of it, the others fill its gaps: the highest of two moments would be more than there ever was.
     """
     signal_of = {name: (signal, i) for signal in GAUGES for i, name in enumerate(plan.spellings(signal))}
     rank_label = plan.tree.rank_label
@@ -67,10 +68,18 @@ def rank_gauges(frame: Frame, plan: Plan) -> RankGauges:
     best: dict[tuple[str, int], int] = {}
     for signal, preference, at, _ in placed:
         best[signal, at] = min(preference, best.get((signal, at), preference))
+    scraped: dict[tuple[str, int], dict[tuple[tuple[str, str], ...], Floats]] = defaultdict(dict)
     for signal, preference, at, row in placed:
         into, sampled = values[signal][at], frame.values[row]
         if preference == best[signal, at]:
-            np.fmax(into, sampled, out=into)  # the highest of a rank that answers twice
+            if plan.tree.duplicated:
+                scraper = _scraper(frame.labels[row])
+                into = scraped[signal, at].setdefault(scraper, np.full(frame.window.steps, np.nan))
+            np.fmax(into, sampled, out=into)
+    for (signal, at), lines in scraped.items():
+        for _, line in sorted(lines.items(), key=lambda item: (int(np.isnan(item[1]).sum()), item[0])):
+            into = values[signal][at]
+            np.copyto(into, line, where=np.isnan(into))
     for signal, preference, at, row in placed:
         if preference > best[signal, at]:
             into = values[signal][at]
@@ -81,6 +90,11 @@ def rank_gauges(frame: Frame, plan: Plan) -> RankGauges:
     return RankGauges(
         tuple(index), values, {k: tuple(v) for k, v in rows_of.items()}, frozenset(signal for signal, *_ in placed)
     )
+
+
+def _scraper(labels: Labels) -> tuple[tuple[str, str], ...]:
+    """What tells the scrapes of one process apart; API servers of one scrape differ in the pid only."""
+    return tuple(sorted(pair for pair in labels.items() if pair[0] not in ("__name__", PID)))
 
 
 STALE_INTERVALS = 2.5

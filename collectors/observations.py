@@ -13,6 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from collectors.doubles import one_process
+from collectors.echoes import without_echoes
 from collectors.model import Labels
 from collectors.observed import Observations, Replica
 from collectors.observed_layout import COUNTERS, GAUGES, HISTOGRAMS, Names, names_of
@@ -54,7 +56,7 @@ def observe(source: Source, at_ms: int, settings: Settings, lookback_ms: int = L
         f'{{__name__=~"up|scrape_duration_seconds|process_start_time_seconds"{of_jobs}}}', start_ms, at_ms
     )
     info = asked.sheets(names.selector(("cache_config",)), start_ms, at_ms, _place, "place")
-    targets = _grouped(engine, [sheet for sheet in web if _job(sheet) in jobs], own, info)
+    targets = without_echoes(_grouped(engine, [sheet for sheet in web if _job(sheet) in jobs], own, info), settings)
     interval_ms = _interval_ms(targets.values())
     _add_buckets(asked, targets, names, interval_ms, start_ms, at_ms)
     replicas = _named_once(
@@ -173,7 +175,7 @@ def _add_buckets(
 def _named_once(replicas: Sequence[Replica]) -> list[Replica]:
     """Fold a process that is scraped twice into one replica that remembers the rest; give others of one name their own.
 
-    The same address under two jobs or an HA pair is one process (equal start time); the same address in two clusters
+    The same address under two jobs or an HA pair is one process (equal start time, or by the labels where none is told); the same address in two clusters
     is two, and each gets its remaining labels added to its name.
     """
     by_name: dict[str, list[Replica]] = defaultdict(list)
@@ -197,7 +199,9 @@ def _same_process(one: Replica, other: Replica) -> bool:
     if not other.ranks or not one.ranks:
         return True  # the same address with nothing but `up`: nothing contradicts
     starts = [r.process_start_seconds[~np.isnan(r.process_start_seconds)] for r in (one, other)]
-    return bool(len(starts[0]) and len(starts[1]) and abs(float(starts[0][-1] - starts[1][-1])) < 0.5)
+    if not len(starts[0]) or not len(starts[1]):
+        return one_process([one.labels, other.labels], {})
+    return abs(float(starts[0][-1] - starts[1][-1])) < 0.5
 
 
 def _longer_name(replica: Replica) -> Replica:

@@ -11,6 +11,8 @@ Key = tuple[str, ...]
 
 SCOPE_LABELS = ("cluster", "region", "environment", "env", "datacenter", "namespace", "job")
 """Labels that say where a replica lives, widest first."""
+WIDE_LABELS = frozenset(("cluster", "region", "environment", "env", "datacenter"))
+"""Where the same address can be another machine."""
 HA_LABELS = frozenset(
     (
         "prometheus",
