@@ -2,13 +2,15 @@
 
     python -m benchmarks.coverage [--seeds 5] [--only NAME,NAME] [--step SECONDS] [--keep FOLDER] [--no-doc]
 
-Prints one JSON line with the score; exit code 1 when something is not as the scenario declares. `--keep` holds the incident files for the next run.
+Prints one JSON line with the score; exit code 1 when something is not as the scenario declares. `--keep` holds the incident files for the next
+run, and what became of each: with `--only`, the other scenarios come into the document as they were last kept there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import pickle
 import sys
 import tempfile
 from collections import Counter
@@ -212,9 +214,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = asked.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        for name in asked.only.split(",") if asked.only else scenario_names():
-            found[name] = [outcome(name, seed, asked.step, folder) for seed in range(1, asked.seeds + 1)]
-            for row in fault_rows(found[name]):
+        only = set(asked.only.split(",")) if asked.only else set(scenario_names())
+        for name in scenario_names():
+            kept = folder / f"{name}-{asked.seeds}-{asked.step:g}.outcomes"
+            if name in only:
+                found[name] = [outcome(name, seed, asked.step, folder) for seed in range(1, asked.seeds + 1)]
+                kept.write_bytes(pickle.dumps(found[name]))
+            elif kept.exists():
+                found[name] = pickle.loads(kept.read_bytes())
+            for row in fault_rows(found[name]) if name in only else ():
                 print(row, file=sys.stderr, flush=True)
     runs = [one for outcomes in found.values() for one in outcomes]
     right = sum(one.holds and not unrelated(one) for one in runs)
