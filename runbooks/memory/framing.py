@@ -32,7 +32,7 @@ _RFC3339 = re.compile(
     r"^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?Z| ?[+-]\d\d:?\d\d)?\]?(?: \[[\w.\-]{1,64}\])? +(?=\S)"
 )
 _STERN = re.compile(r"^[a-z0-9][a-z0-9.\-]*-[a-z0-9]+ [a-z0-9][a-z0-9\-]* (?=[(A-Z]|Traceback|  File )")
-_RANK = re.compile(r"^(?:\[rank\d+\]:|\d{1,5}:|\(\w+, pid=\d+\)) (?=\s*\S)")
+_RANK = re.compile(r"^(?:\[rank\d+\]: ?|\d{1,5}: |\(\w+, pid=\d+\) )(?=\s*\S)")
 _GREP = re.compile(
     r"^(?:[\w./\-]+\.(?:log|txt|out|err)(?:\.\d+)?[:\-])?\d{1,9}[:\-](?=[^\d])|^[\w./\-]+\.(?:log|txt|out|err):(?=\S)"
 )
@@ -51,7 +51,7 @@ _FRAMES = {
 }  # fmt: skip
 """Framings by the character that they begin with; letters and the rest have `_LETTER_FRAMES`."""
 _HEADER = re.compile(
-    r"\((?:APIServer|ApiServer|EngineCore|Worker|VllmWorker|RayWorker|DPCoordinator)\w* (?:pid=)?\d+(?:, ip=[\d.]+)?\) ?|"
+    r"\((?:APIServer|ApiServer|EngineCore|Worker|VllmWorker|RayWorker|DPCoordinator)\w* (?:rank=\d+ )?(?:pid=)?\d+(?:, ip=[\d.]+)?\) ?|"
     r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? (?:\[[\w./]+:\d+\]|[\w./]+:\d+\])"
 )
 """How vLLM's own part of a line begins: whatever stands before it is framing, known or not."""
@@ -63,7 +63,7 @@ _USERS_WORDS = re.compile(
 """What a user wrote or a model answered, inside a request or an answer that stands in the log."""
 _LONGEST_PREFIX = 160
 _RAY = re.compile(r"^\((?P<proc>[A-Za-z][\w.:]*) (?:pid=)?\d+(?:, ip=[\d.]+)?\)\s+(?=\S)")
-_PROCESS = re.compile(r"^\((?P<proc>[A-Za-z0-9_]+) pid=(?P<pid>\d+)\)\s*")
+_PROCESS = re.compile(r"^\((?P<proc>[A-Za-z0-9_]+(?: rank=\d+)?) pid=(?P<pid>\d+)\)\s*")
 _V0_PROCESS = re.compile(r"^\((?P<proc>VllmWorkerProcess) pid=(?P<pid>\d+)\)\s*")
 _LEVEL = re.compile(
     r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:.,]{8,12} (?:\[[^\]]*\]|[\w./]+:\d+\])\s?"

@@ -28,6 +28,7 @@ class Pattern:
 _LITERALS = {
     "weights": "took",
     "requested": "Requested memory",
+    "requested_before_0_11": "requested GPU memory",
     "after_profiling": "Free memory after profiling",
     "profile": "Total non KV cache",
     "available_kv": "Available KV cache memory",
@@ -88,6 +89,10 @@ FIGURES = (
     _pattern(
         "requested",
         rf"Initial free memory: (?P<free0_gib>{_N}) GiB; Requested memory: (?P<gpu_memory_utilization>{_N}) \(util\), (?P<requested_gib>{_N}) GiB",
+    ),
+    _pattern(
+        "requested_before_0_11",
+        rf"Initial free memory: (?P<free0_gib>{_N}) GiB, free memory: (?P<free_after_gib>{_N}) GiB, requested GPU memory: (?P<requested_gib>{_N}) GiB",
     ),
     _pattern(
         "after_profiling",
@@ -260,7 +265,7 @@ FATAL = re.compile(
     r"EngineCore encountered a fatal error|AsyncEngineDeadError|EngineDeadError|Background loop has errored"
 )
 OUT_OF_MEMORY = re.compile(
-    r"(?:CUDA|HIP|XPU) out of memory|torch\.(?:cuda\.)?OutOfMemoryError|Tried to allocate [0-9.]+ "
+    r"Failed to load model - not enough GPU memory|(?:CUDA|HIP|XPU) out of memory|torch\.(?:cuda\.)?OutOfMemoryError|Tried to allocate [0-9.]+ "
 )
 DRIVER_OUT_OF_MEMORY = re.compile(
     r"(?:CUDA|HIP) [Ee]rror: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|hipErrorOutOfMemory|CUBLAS_STATUS_ALLOC_FAILED"
@@ -285,12 +290,16 @@ FRAME = re.compile(r'File "(?P<file>[^"]+)", line [0-9]+, in (?P<function>\S+)')
 PHASES = (
     (
         "weights",
-        re.compile(r"\b(?:load_model|load_weights|create_weights|process_weights_after_loading|initialize_model)\b"),
+        re.compile(
+            r"\b(?:load_model|load_weights|create_weights|process_weights_after_loading|initialize_model|get_model|_init_model|make_layers|maybe_offload_to_cpu)\b"
+        ),
     ),
     ("sampler", re.compile(r"\b(?:_dummy_sampler_run|_dummy_pooler_run)\b")),
     (
         "graphs",
-        re.compile(r"\b(?:capture_model|_capture_cudagraphs|capture_graph|capture_begin|_warmup_and_capture)\b"),
+        re.compile(
+            r"\b(?:capture_model|_capture_cudagraphs|capture_graph|capture_begin|capture_end|_warmup_and_capture)\b"
+        ),
     ),
     (
         "kv_allocation",

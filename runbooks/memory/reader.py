@@ -346,7 +346,8 @@ class _Reader:
         memory = parse_out_of_memory(line.text)
         wanted = _TRIED.search(line.text)
         figures = {"tried_gib": size_gib(wanted["tried"])} if memory is None and wanted else {}
-        self._fail(Failure("out_of_memory", line.process, line.number, self._phase(line.process), figures, memory))
+        phase = "weights" if "Failed to load model" in line.text else self._phase(line.process)
+        self._fail(Failure("out_of_memory", line.process, line.number, phase, figures, memory))
         if (memory is None or memory.allocated_gib is None) and wanted:
             self.wrapped = _Wrapped(self.attempt.failures[-1], line.text)
 

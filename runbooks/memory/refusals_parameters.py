@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from runbooks.memory.refusal import Rule, rule, said
+import re
+
+from runbooks.memory.refusal import Context, Refusal, Rule, rule, said
 
 _NAME = "sampling_parameter"
+
+
+def _max_tokens_too_small(found: re.Match[str], context: Context) -> Refusal:
+    least, value = int(found["least"]), int(found["value"])
+    refusal = Refusal(_NAME, {"least": least, "value": value})
+    refusal.fix(max_tokens_at_least=least)
+    refusal.says.append(f"max_tokens is {value} and must be at least {least}: change it in the client, or leave it out")
+    if value < 0:
+        refusal.says.append(
+            f"if the client sent none: older versions fill in window - prompt, so the prompt alone is {-value} over the window, and only a shorter prompt (or a longer window) helps"
+        )
+        refusal.missing.append("whether the request sent max_tokens at all, and max_model_len of the server")
+    return refusal
+
+
 PARAMETER_RULES: tuple[Rule, ...] = (
-    rule(
-        r"max_tokens must be at least (?P<least>[0-9]+), got (?P<value>-?[0-9]+)",
-        said(
-            _NAME,
-            "max_tokens is {value} and must be at least {least}: change it in the client, or leave it out",
-            max_tokens_at_least="least",
-        ),
-    ),
+    rule(r"max_tokens must be at least (?P<least>[0-9]+), got (?P<value>-?[0-9]+)", _max_tokens_too_small),
     rule(
         r"[Rr]equested (?P<kind>sample|prompt) logprobs of (?P<value>[0-9]+)(?:.*?max allowed: (?P<limit>[0-9]+))?",
         said(

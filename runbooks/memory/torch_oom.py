@@ -114,8 +114,8 @@ def parse_out_of_memory(text: str) -> OutOfMemory | None:
     if sizes["total"] <= 0:
         return None  # a damaged message: no device holds nothing
     in_use = sizes.get("in_use")
-    if in_use is not None and in_use > _ABSURD_GIB:
-        in_use = None
+    if in_use is not None and (in_use > _ABSURD_GIB or in_use < sizes.get("allocated", 0.0) - _PRINT_GIB):
+        in_use = None  # some drivers answer 0 for the process's own use
     own_listed = False
     reserved = sizes.get("reserved")
     if reserved is None and "reserved_total" in sizes:
