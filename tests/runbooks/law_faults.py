@@ -57,6 +57,20 @@ def _all_in_first_bucket(series: Samples) -> Samples:
     return Samples(series.labels, series.times_ms, COUNTS["ttft"])
 
 
+def _held(series: Samples, last_ms: int) -> Samples:
+    """The series that keeps the value it had so long before its end."""
+    late = series.times_ms > series.times_ms[-1] - last_ms
+    return Samples(series.labels, series.times_ms, np.where(late, series.values[~late][-1], series.values))
+
+
+def _second_rank_leaves(series: Samples) -> Samples | tuple[Samples, ...]:
+    """Two engines behind the address, one of which is gone from the page in the last minute."""
+    if series.labels.get("engine") != "0" or series.labels["__name__"] == "vllm:cache_config_info":
+        return series
+    other = Samples({**series.labels, "engine": "1"}, series.times_ms, series.values)
+    return series, _until(other, 60_000)
+
+
 COUNTS: dict[str, np.ndarray] = {}  # type: ignore[type-arg]
 
 
@@ -102,6 +116,19 @@ FAULTS: Mapping[str, Change] = {
     ),
     "always_exported_is_there": lambda series: (
         _until(series, 60_000) if series.labels["__name__"] == "vllm:num_requests_waiting" else series
+    ),
+    "gauges_move_with_steps": lambda series: (
+        _held(series, 240_000) if series.labels["__name__"] == "vllm:num_requests_running" else series
+    ),
+    "work_means_progress": lambda series: (
+        _held(series, 90_000) if series.labels["__name__"].startswith(("vllm:", "http_")) else series
+    ),
+    "tokens_lead_to_finishes": _values("vllm:request_success_total", lambda s: s.values * 0 + s.values[0]),
+    "hit_ratio_readable": _values("vllm:prefix_cache_queries_total", lambda s: s.values * 5),
+    "ranks_stay": _second_rank_leaves,
+    "scraped_once": lambda series: (
+        series,
+        Samples({**series.labels, "job": "vllm-too"}, series.times_ms + 700, series.values),
     ),
     "scraped_without_gaps": _no_scrapes,
     "clocks_agree": _values("process_start_time_seconds", lambda s: s.values + 1e6),

@@ -13,7 +13,7 @@ from collectors.model import Samples, Window
 from collectors.observations import observe
 from collectors.settings import Settings
 from runbooks.diagnosis import judge
-from tests.collectors.fleet_data import embedded, read_recording
+from tests.collectors.fleet_data import START_MS, PretendReplica, embedded, read_recording
 from tests.shared_data import shared
 
 Recording = list[Samples]
@@ -177,3 +177,37 @@ def test_the_same_addresses_in_two_clusters_are_two_fleets_also_behind_ha_pairs(
         assert figures == pytest.approx({name: 2 * value for name, value in plain.items()}, rel=0.05)
         assert told["cause"] == headline["cause"]
         assert broken <= EXPECTED_LAWS
+
+
+def test_a_rollout_of_many_versions_in_one_job_misses_nothing_and_names_each_by_its_own() -> None:
+    """What a newer peer exports is not missing on an older replica, and the other way round."""
+    at_ms = START_MS + 1_200_000
+    fleet = [
+        PretendReplica("a:1", version="0.6.6"),
+        PretendReplica("b:1", version="0.8.5"),
+        PretendReplica("c:1", version="0.11.0", ranks=("0", "1")),
+        PretendReplica("d:1", version="0.16.0"),
+        PretendReplica("e:1", version="0.32.0", prefix="ray_vllm_"),
+        PretendReplica("f:1", version="0.32.0", prefix="kserve_vllm:", up_until=900),
+    ]
+    source = embedded([series for replica in fleet for series in replica.samples()], at_ms)
+    picture = fleet_picture(source, Window(at_ms - 300_000, at_ms, 5000), Settings())
+    assert {row.key[0] if isinstance(row.key, tuple) else row.key: row.engine_text for row in picture.replicas} == {
+        "a:1": "vLLM 0.6.6 to 0.8.4",
+        "b:1": "vLLM 0.8.5",
+        "c:1": "vLLM 0.11",
+        "d:1": "vLLM 0.16 to 0.19",
+        "e:1": "vLLM 0.32 or newer",
+        "f:1": "",
+    }
+    laws = judge(observe(source, at_ms, Settings()), Settings()).to_json()["laws"]
+    statuses = {
+        (replica["instance"], replica["engine"]): law["status"]
+        for law in laws
+        if law["id"] == "always_exported_is_there"
+        for replica in law["where"]["replicas"]
+    }
+    down = {place for place in statuses if place[0] == "f:1"}
+    assert {statuses[place] for place in statuses.keys() - down} == {"kept"}
+    assert len(statuses.keys() - down) == 6
+    assert {statuses[place] for place in down} <= {"unknown", "kept"}
