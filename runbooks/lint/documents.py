@@ -16,6 +16,9 @@ LARGEST_BYTES = 32 * 2**20
 MOST_PARTS = 500_000
 """Objects and lists that are walked: aliases let a small YAML file stand for more than memory holds, or for itself."""
 MOST_EXPRESSIONS = 20_000
+_CONTROL_BLOCK = re.compile(r"\{%[^{}]{0,1000}%\}")
+_TEMPLATE_LINE = re.compile(r"(?m)^[ \t]*\{\{-?\s[^{}]{0,1000}\}\}[ \t]*$")
+_TEMPLATE_VALUE = re.compile(r"\{\{.{0,200}?\}\}")
 _YAML_TROUBLE = (ValueError, KeyError, AttributeError, TypeError, OverflowError)
 """What PyYAML's own constructors raise for a date that does not exist or a tag whose value is of another kind."""
 
@@ -122,7 +125,7 @@ def _parse(path: Path, text: str) -> list[Any]:
         try:
             return [content for content in yaml.load_all(text, Loader=loader) if content is not None]
         except yaml.YAMLError:
-            if "{{" not in text:
+            if "{{" not in text and "{%" not in text:
                 raise
             return [content for content in yaml.load_all(_without_template(text), Loader=loader) if content is not None]
     except yaml.YAMLError as error:
@@ -136,8 +139,9 @@ def _parse(path: Path, text: str) -> list[Any]:
 
 
 def _without_template(text: str) -> str:
-    """A chart's template before rendering: lines of control go, values become a number, as thresholds are."""
-    return re.sub(r"\{\{.*?\}\}", "1", re.sub(r"(?m)^\s*\{\{-?\s[^{}]*\}\}\s*$", "", text))
+    """A chart's or a playbook's template before rendering: lines of control go, values become a number, as thresholds are."""
+    text = _CONTROL_BLOCK.sub("", text)
+    return _TEMPLATE_VALUE.sub("1", _TEMPLATE_LINE.sub("", text))
 
 
 def _collect(document: Document, content: Any) -> None:
@@ -154,10 +158,10 @@ def _collect(document: Document, content: Any) -> None:
         return
     if _wrapped_texts(document, content):
         return
-    scaling = list(scaling_queries(content))
+    scaling = [] if _is_board(content) else list(scaling_queries(content, document.visit))
     for query in scaling:
         document.add(query.text, query.place, "scaler", threshold=query.threshold)
-    if scaling:
+    if scaling and not isinstance(content.get("groups"), list):
         return
     groups = content.get("groups")
     if groups is None and isinstance(content.get("spec"), dict):
@@ -179,6 +183,10 @@ def _collect(document: Document, content: Any) -> None:
         document.add(text, place, "variable")
 
 
+def _is_board(content: dict[str, Any]) -> bool:
+    return any(key in content for key in ("panels", "rows", "dashboard", "elements", "schemaVersion"))
+
+
 def _wrapped_texts(document: Document, content: dict[str, Any]) -> bool:
     """A ConfigMap or a GrafanaDashboard object holds whole files as strings. True when there were any."""
     spec = content.get("spec")
@@ -188,10 +196,18 @@ def _wrapped_texts(document: Document, content: dict[str, Any]) -> bool:
         texts = [("dashboard.json", spec["json"])]
     else:
         return False
-    for name, text in texts:
-        if name.endswith((".json", ".yaml", ".yml", ".rules")):
+    reasons: list[UnreadableFile] = []
+    inside = [(name, text) for name, text in texts if name.endswith((".json", ".yaml", ".yml", ".rules"))]
+    for name, text in inside:
+        try:
             for inner in _parse(Path(name), text):
                 _collect(document, inner)
+        except TooMuch:
+            raise
+        except UnreadableFile as reason:
+            reasons.append(reason)
+    if inside and len(reasons) == len(inside):
+        raise reasons[0]
     return True
 
 

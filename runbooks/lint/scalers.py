@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +21,13 @@ class ScalingQuery:
     threshold: float | None = None
 
 
-def scaling_queries(content: dict[str, Any]) -> Iterator[ScalingQuery]:
-    """The PromQL of a ScaledObject or ScaledJob, or of an adapter's configuration, in file order; none for other files."""
-    spec = content.get("spec")
-    if content.get("kind") in ("ScaledObject", "ScaledJob") and isinstance(spec, dict):
-        yield from _triggers(spec)
+def scaling_queries(content: dict[str, Any], visit: Callable[[], None] = lambda: None) -> Iterator[ScalingQuery]:
+    """The PromQL of scaling triggers (a ScaledObject, or a chart's values that make one) or of an adapter's configuration, in file order.
+
+    `visit` is called for every object and list on the way and may raise to end the walk.
+    """
+    if content.get("kind") in ("ScaledObject", "ScaledJob") or "kind" not in content:
+        yield from _triggers(content, visit)
     rules = content.get("rules")
     parts = [rules] if isinstance(rules, list) else list(rules.values()) if isinstance(rules, dict) else []
     parts.append(content.get("externalRules"))
@@ -35,14 +37,23 @@ def scaling_queries(content: dict[str, Any]) -> Iterator[ScalingQuery]:
                 yield from _adapter(rule)
 
 
-def _triggers(spec: dict[str, Any]) -> Iterator[ScalingQuery]:
-    for number, trigger in enumerate(as_list(spec.get("triggers")), 1):
-        metadata = trigger.get("metadata") if isinstance(trigger, dict) else None
-        if not isinstance(metadata, dict) or trigger.get("type") != "prometheus":
+def _triggers(content: dict[str, Any], visit: Callable[[], None]) -> Iterator[ScalingQuery]:
+    """Wherever a trigger of type prometheus stands; a dashboard holds none."""
+    stack: list[Any] = [content]
+    number = 0
+    while stack:
+        node = stack.pop()
+        visit()
+        if isinstance(node, list):
+            stack += [child for child in reversed(node) if isinstance(child, dict | list)]
             continue
-        if isinstance(metadata.get("query"), str):
-            name = trigger.get("name") or metadata.get("metricName") or number
+        metadata = node.get("metadata")
+        if node.get("type") == "prometheus" and isinstance(metadata, dict) and isinstance(metadata.get("query"), str):
+            number += 1
+            name = node.get("name") or metadata.get("metricName") or number
             yield ScalingQuery(metadata["query"], f"trigger {name}", _number(metadata.get("threshold")))
+        else:
+            stack += [child for child in reversed(node.values()) if isinstance(child, dict | list)]
 
 
 def _adapter(rule: dict[str, Any]) -> Iterator[ScalingQuery]:

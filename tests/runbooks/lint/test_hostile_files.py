@@ -30,6 +30,7 @@ UNREADABLE = {
     "deep.json": '{"panels":' * 50_000 + "1" + "}" * 50_000,
     "deep.yaml": "a: " + "[" * 50_000 + "]" * 50_000,
     "a command.yaml": "!!python/object/apply:os.system [echo]\n",
+    "a template never closed.yaml": "a: " + "{{" * 100_000,
     "tabs.yaml": "groups:\n\t- name: x\n",
 }
 UNPARSED = {
@@ -79,3 +80,32 @@ def test_other_objects_beside_the_rules_are_no_fault_and_none_at_all_is(tmp_path
     alone.write_text(service, encoding="utf-8")
     assert [one["rule"] for one in lint_files([beside])["findings"]] == ["rate_of_gauge"]
     assert [one["rule"] for one in lint_files([alone])["findings"]] == ["unreadable_file"]
+
+
+def test_triggers_in_a_charts_values_are_scaling_queries_with_their_threshold(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(
+        "models:\n- keda:\n    triggers:\n    - type: prometheus\n      metadata:\n"
+        "        query: avg(vllm:kv_cache_usage_perc)\n        threshold: '80'\n    - type: cpu\n      metadata: {value: '60'}\n",
+        encoding="utf-8",
+    )
+    (finding,) = lint_files([file])["findings"]
+    assert finding["rule"] == "wrong_unit"
+    assert finding["expr"] == "avg(vllm:kv_cache_usage_perc)"
+
+
+def test_a_playbooks_template_is_read_around_its_control_lines(tmp_path: Path) -> None:
+    file = tmp_path / "rules.yaml"
+    file.write_text(
+        "groups:\n- name: x\n  rules:\n{% if alerts %}\n  - alert: A\n"
+        "    expr: rate(vllm:num_requests_running[5m]) > {{ limit }}\n{% endif %}\n",
+        encoding="utf-8",
+    )
+    assert [one["rule"] for one in lint_files([file])["findings"]] == ["rate_of_gauge"]
+
+
+def test_a_config_map_may_hold_other_files_beside_a_dashboard(tmp_path: Path) -> None:
+    file = tmp_path / "map.yaml"
+    board = '{"panels": [{"targets": [{"expr": "rate(vllm:num_requests_running[5m])"}]}]}'
+    file.write_text(f"kind: ConfigMap\ndata:\n  other.yaml: 'a: b'\n  d.json: '{board}'\n", encoding="utf-8")
+    assert [one["rule"] for one in lint_files([file])["findings"]] == ["rate_of_gauge"]
