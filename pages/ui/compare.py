@@ -53,6 +53,8 @@ class Party:
     incident: Anchor | None
     anchors: tuple[Anchor, ...] = ()
     live: bool = False
+    judged: bool = True
+    """False while it is not known yet whether anything was wrong in it."""
 
 
 @dataclass(frozen=True)
@@ -187,16 +189,26 @@ def _zero(party: Party, how: How, chosen: int | None, remarks: list[str]) -> int
         return party.incident.at_ms
     if party.live:
         return None
-    remarks.append(f"Nothing was found wrong in {party.name}: it is laid by its start.")
+    why = f"Nothing was found wrong in {party.name}" if party.judged else f"{party.name} is being judged"
+    remarks.append(f"{why}: it is laid by its start.")
     return party.start_ms
 
 
+SIGNAL_OF = {"waiting": "requests_waiting", "running": "requests_running"}
+"""Panels that are not called like their signal."""
+
+
 def charts(
-    sides: Sequence[AlignedSide | None], laid: Laid, at_ms: int | None, slo_seconds: Mapping[str, float]
+    sides: Sequence[AlignedSide | None],
+    laid: Laid,
+    at_ms: int | None,
+    slo_seconds: Mapping[str, float],
+    doubts: Sequence[Doubts] = ({}, {}),
 ) -> list[Chart]:
     """Waiting, running, KV usage, TTFT p99, preemptions and token gap p99 of both fleets, each on one chart.
 
-    `at_ms` is the cursor's offset from zero; `slo_seconds` the limits of the two histograms by panel id.
+    `at_ms` is the cursor's offset from zero; `slo_seconds` the limits of the two histograms by panel id; `doubts` what broken checks
+    say against the signals of each side.
     """
     limits = {panel_id: (Limit(f"SLO {seconds(limit)}", limit),) for panel_id, limit in slo_seconds.items()}
     told = (
@@ -207,12 +219,12 @@ def charts(
         ("Preemptions", "", "preemptions", "a minute, fleet", None),
         ("Gap between tokens p99", "s", "inter_token_latency", "bucket that holds it, fleet", None),
     )
-    return [_chart(title, unit, panel_id, label, top, sides, laid, at_ms, limits.get(panel_id, ())) for title, unit, panel_id, label, top in told]  # fmt: skip
+    return [_chart(title, unit, panel_id, label, top, sides, laid, at_ms, limits.get(panel_id, ()), doubts) for title, unit, panel_id, label, top in told]  # fmt: skip
 
 
 def _chart(
     title: str, unit: str, panel_id: str, label: str, top: float | None, sides: Sequence[AlignedSide | None], laid: Laid,
-    at_ms: int | None, limits: tuple[Limit, ...],
+    at_ms: int | None, limits: tuple[Limit, ...], doubts: Sequence[Doubts],
 ) -> Chart:  # fmt: skip
     series: list[Series] = []
     promql: dict[str, None] = {}
@@ -225,7 +237,8 @@ def _chart(
         drawn = _series(panel, name, TONES[number], dash=number == 1) if panel is not None else None
         if panel is not None:
             promql |= dict.fromkeys(panel.promql)
-            taints |= dict.fromkeys(f"{name}: {reason}" for reason in panel.tainted)
+            against = doubts[number].get(SIGNAL_OF.get(panel_id, panel_id), ())
+            taints |= dict.fromkeys(f"{name}: {reason}" for reason in (*panel.tainted, *against))
             rates += [panel.rate_window_ms] if panel.rate_window_ms else []
         if drawn is not None:
             series.append(drawn)

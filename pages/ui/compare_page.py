@@ -124,12 +124,12 @@ def _party(name: str, seen: View) -> Party:
     manifest = capsule.manifest
     incident = compare.incident_of(manifest)
     told_all = story.told(seen.source_key)
+    judged = incident is not None or told_all is not None
     if incident is None and isinstance(told_all, Timeline):
         incident = compare.band_start(told_all, seen.extent.end_ms, newest=False)
     title = manifest.title or (capsule.path.name if capsule.path is not None else seen.source_key)
-    return Party(
-        name, title, seen.extent.start_ms, seen.extent.end_ms, incident, compare.anchors_of(manifest, incident)
-    )
+    anchors = compare.anchors_of(manifest, incident)
+    return Party(name, title, seen.extent.start_ms, seen.extent.end_ms, incident, anchors, judged=judged)
 
 
 def _beside(here: View, other: View, key: str, boxes: DeltaGenerator) -> None:
@@ -148,7 +148,8 @@ def _beside(here: View, other: View, key: str, boxes: DeltaGenerator) -> None:
         sides = [_side(seen, party, zero, laid) for seen, party, zero in zip((here, other), parties, laid.zeros, strict=True)]  # fmt: skip
         slo = data.settings().slo
         limits = {name: getattr(slo, name).threshold_seconds for name in ("time_to_first_token", "inter_token_latency")}
-        shown = compare.charts(sides, laid, at_ms, limits)
+        doubts = [of_timeline(told) if isinstance(told := _told(seen), Timeline) else {} for seen in (here, other)]
+        shown = compare.charts(sides, laid, at_ms, limits, doubts)
         drawn = grid(shown, "compare", across=3)
     with states.section("The lanes"):
         picked = _lanes(here, other, parties, laid, at_ms)
@@ -221,10 +222,14 @@ def _side_line(party: Party, zero_ms: int, at_ms: int, *, second: bool) -> Marku
     )
 
 
+def _told(seen: View) -> Timeline | str | None:
+    return data.lived(seen) if seen.extent is None else story.told(seen.source_key)
+
+
 def _lanes(here: View, other: View, parties: tuple[Party, Party], laid: Laid, at_ms: int) -> int | None:
     found: list[Lane] = []
     for seen, party, zero in zip((here, other), parties, laid.zeros, strict=True):
-        told = data.lived(seen) if seen.extent is None else story.told(seen.source_key)
+        told = _told(seen)
         group = f"{party.name} · {party.title}"
         if isinstance(told, Timeline):
             found += [lane.moved(-zero, group) for lane in lanes_of(told)]

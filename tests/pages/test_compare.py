@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -49,6 +50,8 @@ def test_a_recording_without_an_incident_is_laid_by_its_start_and_that_is_said()
     laid = lay(party("A", 100, 110), party("B", 500, 503, 502), "incident")
     assert laid.zeros == (100 * MINUTE, 502 * MINUTE)
     assert "Nothing was found wrong in A" in laid.remark
+    unknown = replace(party("A", 100, 110), judged=False)
+    assert "A is being judged" in lay(unknown, party("B", 500, 503, 502), "incident").remark
 
 
 def test_a_live_side_where_nothing_is_wrong_ends_with_the_recording() -> None:
