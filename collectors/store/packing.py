@@ -57,15 +57,17 @@ class _Deltas:
     def decode(self, slots: npt.NDArray[np.int32], start: int, stop: int) -> Floats:
         """Rows start <= row < stop."""
         out = np.empty((len(slots), stop - start))
-        mark = start // MARK_ROWS
+        mark = min((start + MARK_ROWS // 2) // MARK_ROWS, self.marks.shape[1] - 1)  # the nearest
         at = mark * MARK_ROWS
         begin = self.marks[slots, mark]
         if at < start:
             begin += self.steps[slots, at:start].sum(axis=1, dtype=np.int64)
+        elif at > start:
+            begin -= self.steps[slots, start:at].sum(axis=1, dtype=np.int64)
         out[:, 0] = begin
         # whole numbers below 2^53 all along, so the order of the sum does not show
         np.cumsum(self.steps[slots, start : stop - 1], axis=1, dtype=np.float64, out=out[:, 1:])
-        if mark or at < start:
+        if start:
             out[:, 1:] += begin[:, None]
         out += self.first[slots, None]
         scale = self.scale[slots]
@@ -100,12 +102,13 @@ class PackedColumns:
         stop = self.rows if stop is None else stop
         kinds = self.kind[columns]
         present = set(kinds.tolist())
+        slots = self.slot[columns]
         if len(present) == 1:
-            return self._decode_kind(present.pop(), self.slot[columns], start, stop)
+            return self._decode_kind(present.pop(), slots, start, stop)
         out = np.empty((len(columns), stop - start))
         for kind in present:
-            here = kinds == kind
-            out[here] = self._decode_kind(kind, self.slot[columns[here]], start, stop)
+            here = np.flatnonzero(kinds == kind)
+            out[here] = self._decode_kind(kind, slots[here], start, stop)
         return out
 
     def _decode_kind(self, kind: int, slots: npt.NDArray[np.int32], start: int, stop: int) -> Floats:

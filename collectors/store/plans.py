@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from collectors.model import Floats, Int64s
 from collectors.store.index import SeriesIndex
@@ -30,12 +31,33 @@ class LanePart:
 
 
 @dataclass(frozen=True)
+class Seats:
+    """For each series of a plan, while each of its lanes is read as a whole: the number of its lane, and its row in it."""
+
+    line: npt.NDArray[np.int64]
+    row: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class Plan:
     """Where the series of a selection live. Series that live in several lanes are listed in `scattered`."""
 
     labels: tuple[LabelSet, ...]
     parts: tuple[LanePart, ...]
     scattered: frozenset[int]
+
+    @cached_property
+    def lanes(self) -> tuple[Lane, ...]:
+        return tuple(part.lane for part in self.parts)
+
+    @cached_property
+    def seats(self) -> Seats:
+        """Meaningless for scattered series."""
+        line, row = np.zeros(len(self.labels), dtype=np.int64), np.zeros(len(self.labels), dtype=np.int64)
+        for number, part in enumerate(self.parts):
+            line[part.positions] = number
+            row[part.positions] = np.arange(len(part.positions))
+        return Seats(line, row)
 
     @cached_property
     def order(self) -> tuple[int, ...]:

@@ -6,10 +6,10 @@ is asked once per timeline and step, and each value is then one gather away.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,51 @@ from collectors.model import STALE_BITS, Floats, Int64s
 from collectors.store.blocks import Blocks
 from collectors.store.lanes import Lane
 from collectors.store.packing import NO_SAMPLE_BITS, bits_of
-from collectors.store.plans import LanePart, Plan, joined
+from collectors.store.plans import LanePart, Plan, Seats, joined
 from collectors.store.series import LabelSet
 from collectors.store.snapshots import Piece, Snapshot
 from collectors.strips import Strip
 
 Rows = npt.NDArray[np.int64]
 Side = Literal["left", "right"]
+
+
+class Timelines:
+    """The timelines of a selection, and what is asked of them again and again: selectors of one query mostly share them."""
+
+    def __init__(self, times_ms: Sequence[Int64s]) -> None:
+        self._each = times_ms
+        self._until: dict[tuple[bytes, Side], Rows] = {}
+        self.kept: dict[Hashable, Any] = {}
+        """What others made of these timelines alone."""
+
+    @cached_property
+    def rows(self) -> Rows:
+        """Rows of each timeline."""
+        return np.array([len(times) for times in self._each], dtype=np.int64)
+
+    @cached_property
+    def starts(self) -> Rows:
+        """Where each timeline begins in `times_ms`."""
+        return _starts(self.rows)
+
+    @cached_property
+    def times_ms(self) -> Int64s:
+        """All timelines, one behind the other."""
+        return np.concatenate(self._each) if self._each else np.zeros(0, dtype=np.int64)
+
+    def rows_until(self, ends_ms: Int64s, *, inclusive: bool) -> Rows:
+        """How many rows of each timeline lie before (or at, when inclusive) each end: (lines, len(ends)); not to be written to."""
+        side: Side = "right" if inclusive else "left"
+        key = ends_ms.tobytes(), side
+        found = self._until.get(key)
+        if found is None:
+            found = np.empty((len(self._each), len(ends_ms)), dtype=np.int64)
+            for line, times in enumerate(self._each):
+                found[line] = times.searchsorted(ends_ms, side=side)
+            found.setflags(write=False)
+            self._until[key] = found
+        return found
 
 
 @dataclass(frozen=True)
@@ -37,29 +75,36 @@ class Selection:
 
     labels: tuple[LabelSet, ...]
     strips: tuple[Strip, ...]
+    shared: Timelines | None = None
+    seats: Seats | None = None
+    """Where each series sits, where that is known beforehand."""
 
     @property
     def lines(self) -> int:
         return len(self.strips)
 
     @cached_property
+    def timelines(self) -> Timelines:
+        return self.shared or Timelines([strip.times_ms for strip in self.strips])
+
+    @cached_property
     def sample_count(self) -> int:
         return sum(strip.values.size for strip in self.strips)
 
-    @cached_property
+    @property
     def line_rows(self) -> Rows:
         """Rows of each timeline."""
-        return np.array([len(strip.times_ms) for strip in self.strips], dtype=np.int64)
+        return self.timelines.rows
 
-    @cached_property
+    @property
     def line_from(self) -> Rows:
         """Where each timeline begins in `times_ms`."""
-        return _starts(self.line_rows)
+        return self.timelines.starts
 
-    @cached_property
+    @property
     def times_ms(self) -> Int64s:
         """All timelines, one behind the other."""
-        return np.concatenate([strip.times_ms for strip in self.strips]) if self.strips else np.zeros(0, dtype=np.int64)
+        return self.timelines.times_ms
 
     @cached_property
     def values(self) -> Floats:
@@ -69,12 +114,16 @@ class Selection:
     @cached_property
     def line_of(self) -> Rows:
         """The timeline of each series."""
+        if self.seats is not None:
+            return self.seats.line
         return self._by_series(lambda line, strip: np.full(len(strip.places), line, dtype=np.int64))
 
     @cached_property
     def value_from(self) -> Rows:
         """Where each series begins in `values`."""
         starts = _starts(np.array([strip.values.size for strip in self.strips], dtype=np.int64))
+        if self.seats is not None:
+            return np.asarray(starts[self.seats.line] + self.seats.row * self.line_rows[self.seats.line])
         return self._by_series(
             lambda line, strip: starts[line] + np.arange(len(strip.places), dtype=np.int64) * len(strip.times_ms)
         )
@@ -86,12 +135,8 @@ class Selection:
         return out
 
     def rows_until(self, ends_ms: Int64s, *, inclusive: bool) -> Rows:
-        """How many rows of each timeline lie before (or at, when inclusive) each end: (lines, len(ends))."""
-        side: Side = "right" if inclusive else "left"
-        out = np.empty((self.lines, len(ends_ms)), dtype=np.int64)
-        for line, strip in enumerate(self.strips):
-            out[line] = strip.times_ms.searchsorted(ends_ms, side=side)
-        return out
+        """How many rows of each timeline lie before (or at, when inclusive) each end: (lines, len(ends)); not to be written to."""
+        return self.timelines.rows_until(ends_ms, inclusive=inclusive)
 
     def series_rows(self) -> Rows:
         """Number of samples of each series."""
@@ -121,12 +166,25 @@ def select(
     *,
     keep_stale: bool,
     snapshot: Callable[[Lane], Snapshot] = Lane.snapshot,
+    shared: dict[Hashable, Timelines] | None = None,
 ) -> Selection:
     """Read the planned series, start_ms <= t <= end_ms. Staleness markers are dropped unless `keep_stale`.
 
-    `snapshot` gives the state of a lane to read from: all selectors of one query must see the same.
+    `snapshot` gives the state of a lane to read from: all selectors of one query must see the same. `shared`: timelines that selectors
+    of one query met already.
     """
-    return _compact(plan.labels, strips(blocks, plan, start_ms, end_ms, keep_stale=keep_stale, snapshot=snapshot))
+    found = strips(blocks, plan, start_ms, end_ms, keep_stale=keep_stale, snapshot=snapshot)
+    if len(found) == len(plan.parts) and all(
+        strip.places is part.positions for strip, part in zip(found, plan.parts, strict=True)
+    ):  # every lane as a whole
+        key = (plan.lanes, start_ms, end_ms)
+        timelines = shared.get(key) if shared is not None else None
+        if timelines is None:
+            timelines = Timelines([strip.times_ms for strip in found])
+            if shared is not None:
+                shared[key] = timelines
+        return Selection(plan.labels, tuple(found), timelines, plan.seats)
+    return _compact(plan.labels, found)
 
 
 def strips(

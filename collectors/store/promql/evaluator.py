@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -36,7 +36,7 @@ from collectors.store.promql.notes import Notes
 from collectors.store.promql.parsing import SET_OPERATORS
 from collectors.store.promql.relabelling import valid_label_name
 from collectors.store.promql.windows import Windows
-from collectors.store.selection import Selection, empty_selection, from_series, select
+from collectors.store.selection import Selection, Timelines, empty_selection, from_series, select
 from collectors.store.series import EMPTY
 from collectors.store.snapshots import Snapshot
 from collectors.strips import Strip
@@ -88,6 +88,7 @@ class Evaluator:
         self.notes = notes
         self._touched: list[list[Touch]] = []
         self._snapshots: dict[Lane, Snapshot] = {}
+        self._timelines: dict[Hashable, Timelines] = {}
 
     def snapshot(self, lane: Lane) -> Snapshot:
         """The lane as this query sees it from its first look on: all its selectors read the same samples."""
@@ -279,7 +280,9 @@ class Evaluator:
                 recording.extend(seen)
         if end_ms < start_ms or not plan.labels:
             return empty_selection()
-        selection = select(self.blocks, plan, start_ms, end_ms, keep_stale=keep_stale, snapshot=self.snapshot)
+        selection = select(
+            self.blocks, plan, start_ms, end_ms, keep_stale=keep_stale, snapshot=self.snapshot, shared=self._timelines
+        )
         self.budget.take_samples(selection.sample_count)
         return selection
 

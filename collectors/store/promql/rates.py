@@ -32,6 +32,15 @@ class Edges:
     @classmethod
     def of(cls, windows: Windows) -> Edges:
         """The edges of all windows; where there are fewer than two samples the seconds mean nothing."""
+        held = windows.selection.timelines.kept
+        key = ("edges", windows.ends_ms.tobytes(), windows.range_ms, windows.closed_left)
+        found: Edges | None = held.get(key)
+        if found is None:
+            found = held[key] = cls._of(windows)
+        return found
+
+    @classmethod
+    def _of(cls, windows: Windows) -> Edges:
         known = windows.line_count > 1
         first_ms = windows.time_of_line_row(windows.line_low)
         last_ms = windows.time_of_line_row(np.maximum(windows.line_high - 1, 0))
