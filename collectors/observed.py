@@ -75,6 +75,8 @@ class Counter(Scraped):
         last = self.at(until_ms)
         if last < 1:
             return None
+        if self.total[last] > self.total[last - 1]:
+            return int(self.times_ms[last])
         rises = np.flatnonzero(self.total[1 : last + 1] > self.total[:last])
         return int(self.times_ms[rises[-1] + 1]) if len(rises) else None
 
@@ -92,6 +94,8 @@ class Histogram:
     edges: Floats
     bucket_times_ms: Int64s
     buckets: Floats
+    gapless: bool = False
+    """Known to have a count in every bucket at every one of `bucket_times_ms`."""
 
     @cached_property
     def complete(self) -> npt.NDArray[np.bool_]:
@@ -100,7 +104,7 @@ class Histogram:
 
     @cached_property
     def always_complete(self) -> bool:
-        return bool(self.complete.all())
+        return self.gapless or bool(self.complete.all())
 
     def mean(self, start_ms: int, end_ms: int) -> float:
         """Mean of the observations made between two instants; NaN when there were none."""

@@ -104,7 +104,7 @@ class _Buckets:
         self._rows = bucket_rows(_shares(wider), names)
         self._times_ms = _union(wider)
         self._counts = np.ascontiguousarray(_laid(self._times_ms, wider).T)
-        self._whole = not np.isnan(self._counts).any()
+        self.gapless = not np.isnan(self._counts).any()
 
     def of(self, engine: str, name: str) -> tuple[Floats, Int64s, Floats]:
         """(edges [e], times_ms [k], cumulative counts [k, e]) of one histogram."""
@@ -115,7 +115,7 @@ class _Buckets:
             counts = self._counts[:, found.single]
         else:
             counts = np.stack([np.fmax.reduce(self._counts[:, rows], axis=1) for rows in found.rows], axis=1)
-        if self._whole:
+        if self.gapless:
             return found.edges, self._times_ms, counts
         seen = ~np.isnan(counts).all(axis=1)
         return found.edges, self._times_ms[seen], counts[seen]
@@ -182,6 +182,7 @@ def _rank(
             added([counted[row] for row in sums]),
             added([counted[row] for row in counts]),
             *buckets.of(rank.engine, name),
+            gapless=buckets.gapless,
         )
         for signal, (name, sums, counts) in rank.histograms.items()
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,6 +13,22 @@ from collectors.model import Floats, Int64s
 from collectors.observed import Rank, Replica, index_at
 from runbooks.thresholds import Pace, Thresholds
 from runbooks.verdicts import Place
+
+R = TypeVar("R", bound="RankWindows")
+T = TypeVar("T")
+
+
+def once(judged: Callable[[R], T]) -> Callable[[R], T]:
+    """A judgement of a reading that states, laws and causes all ask for is made once."""
+
+    @wraps(judged)
+    def remembered(reading: R) -> T:
+        if judged not in reading.judged:
+            reading.judged[judged] = judged(reading)
+        found: T = reading.judged[judged]
+        return found
+
+    return remembered
 
 
 @dataclass(frozen=True)
@@ -30,6 +47,11 @@ class RankWindows:
     @property
     def place(self) -> Place:
         return Place(self.rank.instance, self.rank.engine)
+
+    @cached_property
+    def judged(self) -> dict[object, Any]:
+        """See `once`."""
+        return {}
 
     @cached_property
     def seen_ms(self) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 
 from collectors.model import Int64s
 from collectors.observed import NAN, Counter
+from runbooks.quantile import quantile
 from runbooks.reading import Reading
 from runbooks.scene import Scene, Suspicion
 
@@ -42,7 +43,7 @@ def _suspect(scene: Scene, reading: Reading) -> Suspicion | None:
     if len(stretches) < 3:
         return None
     ratios = np.array([stretch.ratio for stretch in stretches])
-    best = float(np.quantile(ratios[:-1], WARM_QUANTILE))
+    best = quantile(ratios[:-1], WARM_QUANTILE)
     cold = ratios <= limits("cold_prefix_cache", "left_ratio") * best
     if not cold[-1]:  # a lucky stretch may end a cold spell or be an accident: judge it together with the one before
         pair = stretches[-2:]
@@ -114,14 +115,15 @@ def _stretches(reading: Reading, prompts: int) -> list[_Stretch]:
     step = round(max(1000 * reading.limits("cold_prefix_cache", "stretch_seconds"), 2 * reading.pace.interval_ms))
     steps = max(0, (reading.seen_ms - reading.window_start_ms + reading.pace.interval_ms) // step)
     instants = reading.seen_ms - step * np.arange(steps + 1)
-    arrived, looked, hit, prompted, preempted = (
+    looked, hit, prompted, preempted = (
         _increases(counter, instants)
-        for counter in (first_tokens, lookups, hits, rank.counter("prompt_tokens"), rank.counter("preemptions"))
+        for counter in (lookups, hits, rank.counter("prompt_tokens"), rank.counter("preemptions"))
     )
+    arrived, firsts, lasts = _totals(first_tokens, instants)
     end = 0
     for start in range(1, steps + 1):
-        admitted = arrived(start, end)
-        if not admitted >= prompts:
+        admitted = arrived[end] - arrived[start]
+        if not admitted >= prompts or lasts[end] <= firsts[start]:
             continue
         looked_up = looked(start, end)
         readable = looked_up <= LOOKED_UP_ONCE * prompted(start, end) and not preempted(start, end) > 0
@@ -136,7 +138,12 @@ def _increases(counter: Counter | None, instants: Int64s) -> Callable[[int, int]
     """`Counter.increase` between two of many instants (by their place), each of them looked up once; NaN without a counter."""
     if counter is None or not len(counter.times_ms):
         return lambda start, end: NAN
+    totals, firsts, lasts = _totals(counter, instants)
+    return lambda start, end: totals[end] - totals[start] if lasts[end] > firsts[start] else NAN
+
+
+def _totals(counter: Counter, instants: Int64s) -> tuple[list[float], list[int], list[int]]:
+    """What a counter had counted by each of some instants, and the places of the scrapes: the first one for those before it, and -1."""
     places = counter.times_ms.searchsorted(instants, side="right") - 1
     at = np.maximum(places, 0)
-    totals, firsts, lasts = counter.total[at].tolist(), at.tolist(), places.tolist()
-    return lambda start, end: float(totals[end] - totals[start]) if lasts[end] > firsts[start] else NAN
+    return counter.total[at].tolist(), at.tolist(), places.tolist()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from collectors.model import Floats
-from collectors.observed import Rank, index_at
+from collectors.observed import Rank
 from runbooks.laws.model import KEPT, Check, Outcome, Subject, unknown
 
 FALLS_REMEMBERED_MS = 120_000
@@ -32,7 +32,11 @@ def _newest(subject: Subject, *columns: Floats | None) -> list[Floats] | None:
     assert subject.rank is not None
     if len(present) != len(columns):
         return None
-    end = index_at(subject.rank.times_ms, subject.at_ms) + 1
+    end = subject.rank.at(subject.at_ms) + 1
+    if end >= subject.scrapes:
+        newest = [c[end - subject.scrapes : end] for c in present]
+        if all(value == value for column in newest for value in column.tolist()):
+            return newest
     whole = np.flatnonzero(~np.isnan(np.stack([c[:end] for c in present])).any(axis=0))[-subject.scrapes :]
     return [c[whole] for c in present] if len(whole) == subject.scrapes else None
 

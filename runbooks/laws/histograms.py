@@ -35,9 +35,24 @@ def _judge(subject: Subject, broken: list[tuple[str, str]], seen: int) -> Outcom
     return KEPT if seen else unknown("no buckets in the window")
 
 
+def _none_falls(rank: Rank, scrapes: int, since_ms: int) -> bool:
+    """Whether every bucket of every histogram is there in the newest scrapes and holds at least what the one below it holds."""
+    histograms = [histogram for _, histogram in _with_buckets(rank)]
+    if not histograms or any(not h.gapless or h.bucket_times_ms[0] < since_ms for h in histograms):
+        return False
+    if len({len(h.bucket_times_ms) for h in histograms}) > 1:
+        return False
+    joined = np.concatenate([h.buckets[-scrapes:] for h in histograms], axis=1)
+    falls = joined[:, 1:] < joined[:, :-1]
+    falls[:, np.cumsum([len(h.edges) for h in histograms])[:-1] - 1] = False  # from one histogram to the next
+    return not falls.any()
+
+
 def buckets_cumulative(subject: Subject) -> Outcome:
     """Counts may not fall from a bucket to the next higher one."""
     assert subject.rank is not None
+    if _none_falls(subject.rank, subject.scrapes, _epoch(subject)):
+        return KEPT
     broken, seen = [], 0
     for signal, histogram in _with_buckets(subject.rank):
         _, counts = _newest(histogram, subject.scrapes, _epoch(subject))
@@ -65,11 +80,11 @@ def inf_bucket_is_count(subject: Subject) -> Outcome:
         times, counts = _newest(histogram, subject.scrapes, _epoch(subject))
         if not len(counts) or not np.isinf(histogram.edges[-1]):
             continue
-        count = histogram.count.values[[histogram.count.at(t) for t in times.tolist()]]
-        if np.isnan(count).any():
+        count = [float(histogram.count.values[histogram.count.at(t)]) for t in times.tolist()]
+        if any(value != value for value in count):
             continue
         seen += 1
-        if (np.abs(count - counts[:, -1]) > 0).all():
+        if all(abs(value - most) > 0 for value, most in zip(count, counts[:, -1].tolist(), strict=True)):
             broken.append((signal, f"+Inf holds {counts[-1][-1]:.0f}, the count is {count[-1]:.0f}"))
     return _judge(subject, broken, seen)
 
