@@ -18,6 +18,7 @@ from collectors.figures import STATUS_WORDS, Panel, QuantilePanel
 from collectors.instants import parse_instant_ms
 from pages.ui.charts import Limit, Line, Mark, Quantile, Series
 from pages.ui.charts import Panel as Chart
+from pages.ui.doubts import Doubts
 from pages.ui.view import POINTS, STEPS_MS
 from pages.ui.words import clock, duration, seconds
 from runbooks.timeline import Timeline

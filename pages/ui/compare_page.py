@@ -15,6 +15,7 @@ from collectors.instants import format_instant, parse_instant_ms
 from collectors.source import SourceError
 from pages.ui import compare, data, library, nav, states, story, view
 from pages.ui.compare import HOWS, Anchor, How, Laid, Party
+from pages.ui.doubts import of_timeline
 from pages.ui.fleet_page import grid
 from pages.ui.lanes import Lane, lane_chart
 from pages.ui.markup import Markup, tag

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
 from collectors.dialect import load_dialect
+from pages.ui.words import clock
+from runbooks.laws.model import all_laws
+from runbooks.timeline import Timeline
 from runbooks.verdicts import Diagnosis, LawFinding, Where
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -51,6 +54,20 @@ def at_place(laws: Iterable[LawFinding], where: Where) -> tuple[str, ...]:
         for reason in reasons:
             signals.setdefault(reason, []).append(signal.replace("_", " "))
     return tuple(f"{', '.join(names)}: {reason}" for reason, names in signals.items())
+
+
+def of_timeline(told: Timeline) -> Doubts:
+    """The same for a whole recording: each signal's checks that were broken at some time of it, where and when."""
+    known = all_laws()
+    found: dict[str, list[str]] = {}
+    for episode in told.of("check"):
+        law = known.get(episode.id)
+        if law is None:
+            continue
+        when = f"{clock(episode.from_ms)} to {clock(episode.to_ms)} UTC"
+        for signal in law.taints:
+            found.setdefault(signal, []).append(f"{episode.place}, {when}: {law.statement}: broken (check {law.id})")
+    return {signal: tuple(dict.fromkeys(reasons)) for signal, reasons in found.items()}
 
 
 def of_query(doubts: Doubts, promql: str) -> tuple[str, ...]:
