@@ -108,13 +108,21 @@ def _read(query: Query, scene: Scene) -> tuple[float | None, Mapping[str, str], 
         for place, reading in scene.readings.items()
         if covers(scene.where, Where("rank", (place,)))
     }
+    if query.of == "busiest" and here:
+        longest = max(here, key=lambda each: _queue(scene.readings[each]))
+        here = {longest: here[longest]}
     known = {place: value for place, value in here.items() if not math.isnan(value)}
     if not known:
         return None, {}, "not enough samples" if here else "no rank is read here"
     if query.of == "sum":
         return sum(known.values()), {}, ""
-    place = (max if query.of == "max" else min)(known, key=lambda each: known[each])
+    place = (min if query.of == "min" else max)(known, key=lambda each: known[each])
     return known[place], {"instance": place.instance, "engine": place.engine}, ""
+
+
+def _queue(reading: Reading) -> tuple[float, float]:
+    """What makes a rank the busiest: how many wait, then how many run."""
+    return tuple(0.0 if math.isnan(value) else value for value in (reading.waiting, reading.running))  # type: ignore[return-value]
 
 
 def _asnumber_of(query: Query, promql: str, value: float | None, labels: Mapping[str, str], note: str) -> Number:

@@ -55,8 +55,9 @@ class Query(_Table):
     kind: EvidenceKind = "measured"
     label: str = ""
     """Words for the page; default: the name without underscores."""
-    of: Literal["max", "min", "sum"] = "max"
-    """Which of several series stands for the place (the worst one), or their sum."""
+    of: Literal["max", "min", "sum", "busiest"] = "max"
+    """Which of several series stands for the place (the worst one), or their sum; `busiest`, for readings: the rank where most wait,
+    so that several numbers of one sentence are about one rank."""
     across: Literal["place", "replica", "fleet"] = "place"
     """Whom the query sees: the place, its whole replicas (all ranks), or every replica of the source."""
 
@@ -64,6 +65,8 @@ class Query(_Table):
     def _one_origin(self) -> Query:
         if bool(self.promql) + bool(self.reading) + bool(self.limit) != 1:
             raise ValueError(f"number {self.name}: give exactly one of promql, reading and limit")
+        if self.of == "busiest" and not self.reading:
+            raise ValueError(f"number {self.name}: only a reading knows the busiest rank")
         if self.limit:
             table, _, name = self.limit.partition(".")
             if not has_threshold(table, name):
