@@ -13,7 +13,7 @@ from collectors.source import Source, SourceBroken, SourceError
 from pages.ui import data, library
 from pages.ui.charts import Mark
 from pages.ui.console import console
-from pages.ui.story_view import places_text
+from pages.ui.story_view import places_text, single_places
 from pages.ui.words import cause_text
 from runbooks.timeline import Band, Timeline, instants, timeline
 
@@ -135,8 +135,9 @@ def marks(key: str) -> tuple[Mark, ...]:
     severe = [episode for episode in found.of("anomaly") if episode.severity == "page"]
 
     def tone(band: Band) -> str:
-        at_once = (e for e in severe if e.place in band.places and e.from_ms <= band.to_ms and e.to_ms >= band.shown_ms)
-        return "bad" if any(at_once) else "warn"
+        there = single_places(band.places)
+        at_once = (e for e in severe if e.from_ms <= band.to_ms and e.to_ms >= band.shown_ms)
+        return "bad" if any("the fleet" in there or e.place in there for e in at_once) else "warn"
 
     scrape_ms = data.extent_of(capsule).scrape_ms
     return carried + tuple(

@@ -29,10 +29,16 @@ def lanes_of(told: Timeline) -> list[Lane]:
     return [*lanes, *(Lane(name, tuple(spans)) for name, spans in others.items())] or [Lane("nothing wrong", ())]
 
 
+def single_places(places: Sequence[str]) -> tuple[str, ...]:
+    """Each replica or rank once, where one place is several of them ('a, b')."""
+    return tuple(dict.fromkeys(single for place in places for single in place.split(", ")))
+
+
 def places_text(places: Sequence[str]) -> str:
     """Where something was said over time: the fleet holds every replica; of many, the first ones."""
     if "the fleet" in places or not places:
         return "the fleet"
+    places = single_places(places)
     return ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
+
 from collectors.instants import parse_instant_ms
 from pages.ui import data, story
+from runbooks.timeline import Episode, Timeline
 from tests.pages.conftest import BEFORE, INSIDE, INSIDE_MS, Bench
 from tests.pages.test_pages import opened, panels
 
@@ -50,3 +53,16 @@ def test_the_band_of_a_live_incident_stays_where_the_strip_put_it(bench: Bench) 
     [past] = bands(opened("fleet.py"))
     assert past["to_ms"] is not None
     assert set(begun) == {past["from_ms"]}
+
+
+def test_the_track_is_red_where_a_page_fires_at_one_of_the_replicas_of_a_cause(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(place: str, fires: str) -> str:
+        episodes = (Episode("verdict", "overload", place, 20, 40, "likely"), Episode("anomaly", "waiting_growth", fires, 30, 50, severity="page"))  # fmt: skip
+        monkeypatch.setattr(story, "told", lambda key: Timeline((20, 30, 40, 50), episodes))
+        [mark] = [mark for mark in story.marks("") if mark.label.startswith("overload")]
+        return str(mark.tone)
+
+    assert told("a:80", "a:80") == told("the fleet", "b:1") == told("a:80, b:1", "b:1") == "bad"
+    assert told("a:8000", "a:80") == "warn"

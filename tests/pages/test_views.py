@@ -217,6 +217,7 @@ def test_places_over_time_are_said_once() -> None:
     assert places_text(("a:1",)) == "a:1"
     assert places_text(("a:1", "the fleet", "b:1")) == "the fleet"
     assert places_text(("a", "b", "c", "d", "e")) == "a, b, c and 2 more"
+    assert places_text(("a", "a, b", "b, c")) == "a, b, c"
 
 
 def test_a_lane_shows_each_confidence_and_since_when_but_nothing_twice() -> None:
