@@ -173,7 +173,9 @@ def _judge_running(reading: Reading, since_ms: int, shown: float) -> tuple[bool 
         )  # each books its part a little later
         if not several_servers and chance_of_excess(account, shown) < CHANCE:
             return True, f"{telling}, and only {account.in_prefill:.1f} are in prefill on average"
-    if board_is_larger(reading, since_ms, shown):
+    if len(account.excess) > 2 * FROZEN_SCRAPES and board_is_larger(
+        reading, since_ms, shown
+    ):  # a few scrapes all low are chance
         return True, "by their times in the engine more are on board"
     if account.agrees:
         return False, ""

@@ -153,3 +153,12 @@ def test_running_that_truly_stands_still_is_confirmed_by_the_counters() -> None:
         kept.append(series)
     source = frozen(RecordedSource(kept), GAUGES["running"], at=float(clients))
     assert [min(law(source, second).items())[1]["status"] for second in (400, 480, 580)] == ["kept"] * 3
+
+
+@pytest.mark.parametrize("scrape_seconds", [2, 16, 30])
+def test_requests_that_come_and_go_in_fours_break_no_law(scrape_seconds: int) -> None:
+    """Several answers each: the same low number at four scrapes in a row is chance, though more are on board on average."""
+    source = simulated({"fleet": {"replicas": 2}, "load": [load(2, 300, 150, n=4)], "duration_seconds": 420}, 2.0)
+    source = thinned(source, scrape_seconds // 2) if scrape_seconds > 2 else source
+    for second in range(60, 420, 40):
+        assert {finding["status"] for finding in law(source, second).values()} <= {"kept", "unknown"}
