@@ -2,12 +2,15 @@
 
     python benchmarks/scrub.py [--replicas 64] [--hours 1] [--range-minutes 60] [--moves 8] [--folder DIR]
 
-Prints one JSON line. A cursor move is the page data at another instant, in this process: `fleet_picture` (the range that the console
-  takes for such a file, 1 h) and `diagnose`.
+Prints one JSON line. A cursor move is everything that the Fleet page shows of another instant, computed in this process: `fleet_picture` (the
+range that the console takes for such a file, 1 h) and `diagnose` (the states in its table and strip, its doubts and marks). Nothing else is asked
+when a cursor moves; figures drawn of it are not in it. "The same queries" are those that these two put to the source, noted as they are put.
   move_seconds         median over moves to instants spread over its second half (warm: the metrics a page needs are in memory)
   first_seconds        the first move after opening, which reads them from the file
   prometheus_seconds   Debian's Prometheus answers every query of that move, six at a time, bodies received and not decoded; median, interleaved
   move_ratio           move_seconds / prometheus_seconds; target: at most 0.2
+  cpu_ratio            the same of CPU: this process's for the moves / the server's for the queries; steadier where other work shares the machine
+                       (wall time favours the server there: six threads of it wait for a core, one of ours does)
   picture_*, diagnosis_*   the two parts of it, each against its own queries; the judging, which no server does, is inside ours
   sequential_ratio     move_seconds / the same queries one after the other on one connection
   console_ratio        move_seconds / the same page data made from that Prometheus by the remote source
@@ -37,6 +40,7 @@ from typing import cast
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.fleet_refresh import cpu_seconds  # noqa: E402
 from benchmarks.fleet_samples import fleet, write_to_prometheus  # noqa: E402
 from collectors.asking import AT_ONCE  # noqa: E402
 from collectors.capsule import CapsuleSource, read_capsule, write_capsule  # noqa: E402
@@ -201,14 +205,17 @@ def measure(folder: Path, replicas: int, hours: float, range_ms: int, moves: int
             at_ms = middle_ms + round(share * room_ms) + number * 1000
             picture, diagnosis = requests_of(source, at_ms + 500, range_ms)
             requests_of(source, at_ms - 500, range_ms)  # nothing that is timed was asked just before
+            began = time.process_time()
             taken["picture"].append(pictured(source, at_ms, range_ms))
             taken["diagnosis"].append(diagnosed(source, at_ms))
+            taken["cpu"].append(time.process_time() - began)
             taken["move"].append(taken["picture"][-1] + taken["diagnosis"][-1])
-            size = 0
+            size, used = 0, cpu_seconds(server.pid)
             for name, requests in (("their_picture", picture), ("their_diagnosis", diagnosis)):
                 began = time.perf_counter()
                 size += asker.all(requests)
                 taken[name].append(time.perf_counter() - began)
+            taken["their_cpu"].append(cpu_seconds(server.pid) - used)
             taken["prometheus"].append(taken["their_picture"][-1] + taken["their_diagnosis"][-1])
             again = requests_of(source, at_ms + 250, range_ms)
             began = time.perf_counter()
@@ -234,6 +241,9 @@ def measure(folder: Path, replicas: int, hours: float, range_ms: int, moves: int
         "queries": [len(picture), len(diagnosis)],
         "answer_bytes": size,
         "move_ratio": round(middle["move"] / middle["prometheus"], 3),
+        "move_cpu_seconds": round(middle["cpu"], 4),
+        "prometheus_cpu_seconds": round(middle["their_cpu"], 4),
+        "cpu_ratio": round(middle["cpu"] / middle["their_cpu"], 3),
         "picture_seconds": round(middle["picture"], 4),
         "picture_ratio": round(middle["picture"] / middle["their_picture"], 3),
         "diagnosis_seconds": round(middle["diagnosis"], 4),
