@@ -1,6 +1,6 @@
 """Writes docs/alert-coverage.md: every simulated incident against diagnosis, runbook, remedy and exported rules.
 
-    python -m benchmarks.alert_coverage [--seeds 5] [--only NAME,NAME] [--no-doc]
+    python -m benchmarks.alert_coverage [--seeds 5] [--only NAME,NAME] [--keep FOLDER] [--no-doc]
 
 Prints one JSON line with the score; exit code 1 when something is not as it should be.
 """
@@ -66,6 +66,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", default="")
+    parser.add_argument("--keep", type=Path, help="folder of incident files, shared with benchmarks.coverage")
     parser.add_argument("--no-doc", action="store_true")
     asked = parser.parse_args()
     made = rules(Settings())
@@ -73,7 +74,7 @@ def main() -> int:
     for name in asked.only.split(",") if asked.only else scenario_names():
         if load_scenario(name).expect.cause == "healthy":
             continue
-        proofs = [prove(name, seed, made) for seed in range(1, asked.seeds + 1)]
+        proofs = [prove(name, seed, made, asked.keep) for seed in range(1, asked.seeds + 1)]
         lines.append(row(proofs))
         print(lines[-1], file=sys.stderr, flush=True)
         for proof in proofs:

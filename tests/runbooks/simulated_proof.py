@@ -8,20 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from collectors.capsule.simulated import write_simulated
 from collectors.model import Window
 from collectors.settings import Settings
 from collectors.source import Source
-from collectors.sources import open_source
 from runbooks.diagnosis import diagnose
 from runbooks.engine import verify, walk
 from runbooks.library import load
 from runbooks.rules import Rule
 from runbooks.verdicts import RUNBOOK_OF_CAUSE
-from sim_backend.run import run
 from sim_backend.scenario import Scenario, load_scenario, with_remedy
+from tests.proof.incidents import recorded
 
-START_MS = 1_796_000_000_000
 STEP_MS = 10_000
 SETTLE_MS = 90_000
 """After its start an incident needs this long before a walk is asked: hold times and rate windows must have filled."""
@@ -60,22 +57,21 @@ class Proof:
 
 
 def simulated(scenario: Scenario, seed: int, folder: Path) -> tuple[Source, dict]:  # type: ignore[type-arg]
-    """The source of a run, and its ground truth."""
-    result = run(scenario, seed=seed, start_ms=START_MS)
-    file = folder / f"{scenario.name}-{seed}-{len(list(folder.iterdir()))}.capsule"
-    write_simulated(result, file)
-    return open_source(str(file), Settings(), {}), dict(result.ground_truth)
+    """The source of a run, and its ground truth; the run of another proof in `folder`, where there is one."""
+    made = recorded(scenario, seed, folder)
+    return made.source, dict(made.truth)
 
 
-def prove(name: str, seed: int, rules: list[Rule]) -> Proof:
-    """Simulates a scenario, and once more with its remedy."""
+def prove(name: str, seed: int, rules: list[Rule], keep: Path | None = None) -> Proof:
+    """Simulates a scenario, and once more with its remedy. `keep` holds the incident files for the next run."""
     scenario = load_scenario(name)
     settings = Settings()
-    with tempfile.TemporaryDirectory() as folder:
-        source, truth = simulated(scenario, seed, Path(folder))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = keep or Path(temporary)
+        source, truth = simulated(scenario, seed, folder)
         cause = scenario.expect.cause
         incident = next(i for i in truth["incidents"] if i["cause"] == cause)
-        start_ms, end_ms = incident["from_ms"], min(incident["to_ms"], (source.extent_ms() or (0, 0))[1])
+        start_ms, end_ms = incident["from_ms"], min(incident["to_ms"] or 2**53, (source.extent_ms() or (0, 0))[1])
         detected = None
         for at_ms in range(start_ms + STEP_MS, end_ms + 1, STEP_MS):
             likely = [v.cause for v in diagnose(source, at_ms, settings).verdicts if v.confidence == "likely"]
@@ -92,7 +88,7 @@ def prove(name: str, seed: int, rules: list[Rule]) -> Proof:
         if check:
             before = verify(runbook, check, source, at_ms, settings, place, diagnosis=judged).finding
         if check and scenario.expect.remedy is not None:
-            mended, _ = simulated(with_remedy(scenario), seed, Path(folder))
+            mended, _ = simulated(with_remedy(scenario), seed, folder)
             after = verify(runbook, check, mended, at_ms, settings, place).finding
         return Proof(
             scenario=name,
