@@ -77,16 +77,21 @@ def replica_down(scene: Scene) -> list[Suspicion]:
 
 def flaky_share(scene: Scene, replica: Replica) -> float | None:
     """Share of the newest scrapes that failed, when they failed in several stretches with answers between; else None."""
+    share, stretches = _failures(scene, replica)
+    return share if stretches >= scene.limits("metrics_missing", "flaky_stretches") else None
+
+
+def _failures(scene: Scene, replica: Replica) -> tuple[float, int]:
+    """(share of the newest scrapes that failed, in how many stretches); (0, 0) when that is too small a share, or too few are known."""
     scrapes = int(scene.limits("metrics_missing", "flaky_scrapes"))
     up = replica.up[: index_at(replica.times_ms, scene.at_ms) + 1]
     up = up[~np.isnan(up)][-scrapes:]
     failed = up == 0
-    stretches = int(np.sum(failed & ~np.concatenate(([False], failed[:-1]))))
     share = float(failed.mean()) if len(up) else 0.0
-    enough = share >= scene.limits("metrics_missing", "flaky_ratio") and stretches >= scene.limits(
-        "metrics_missing", "flaky_stretches"
-    )
-    return share if enough and len(up) >= scene.limits("metrics_missing", "flaky_scrapes_known") else None
+    known = len(up) >= scene.limits("metrics_missing", "flaky_scrapes_known")
+    if not known or share < scene.limits("metrics_missing", "flaky_ratio"):
+        return 0.0, 0
+    return share, int(np.sum(failed & ~np.concatenate(([False], failed[:-1]))))
 
 
 def _flaky_since_ms(scene: Scene, replica: Replica) -> int:
@@ -100,19 +105,24 @@ def _flaky_since_ms(scene: Scene, replica: Replica) -> int:
 
 
 def lost_scrapes(scene: Scene) -> list[Suspicion]:
-    """Targets that answer only now and then: their rates and gauges have holes, the replica may be well."""
+    """Targets that answer only now and then: their rates and gauges have holes, the replica may be well.
+
+    Two stretches of failures without a restart are possibly that; one is an outage that is over, or goes on.
+    """
     found = []
     for replica in scene.observations.replicas:
-        share = flaky_share(scene, replica)
-        if share is None or len(replica.restarts_ms) > 1:
+        share, stretches = _failures(scene, replica)
+        several = stretches >= scene.limits("metrics_missing", "flaky_stretches")
+        twice = stretches == 2 and not replica.restarts_ms and unreachable(replica, scene.at_ms, scene.pace) is None
+        if not (twice or (several and len(replica.restarts_ms) <= 1)):
             continue
         found.append(
             Suspicion(
                 cause="metrics_missing",
-                confidence="likely",
+                confidence="likely" if several else "possible",
                 places=scene.places(replica),
                 since_ms=_flaky_since_ms(scene, replica),
-                evidence=(f"{share:.0%} of the newest scrapes failed, in several stretches, without a restart",),
+                evidence=(f"{share:.0%} of the newest scrapes failed, in {stretches} stretches, without a restart",),
                 runner_up="replica_down",
                 separating_check="compare scrape_duration_seconds with the scrape time-out; scrape by hand from the scraper's host",
                 cannot_know=("what happened between the scrapes that came through",),

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tests.runbooks.fresh.calm import absorbed_queue, diurnal, idle_night, jump, longer_prompts, scale_down
+from tests.runbooks.fresh.calm import idle_night, jump, longer_prompts, scale_down
 from tests.runbooks.fresh.judged import judged
 from tests.runbooks.fresh.kinds import KINDS
 from tests.runbooks.fresh.made import Situation, recorded
@@ -15,7 +15,7 @@ from tests.runbooks.fresh.mixed import pair
 from tests.runbooks.fresh.troubles import all_frozen, giant_head, hot_rank, lost_scrapes, seats, slow, small_pool
 
 SAMPLE = (
-    absorbed_queue, diurnal, idle_night, jump, longer_prompts, scale_down, pair, all_frozen, giant_head, hot_rank, lost_scrapes,
+    idle_night, jump, longer_prompts, scale_down, pair, all_frozen, giant_head, hot_rank, lost_scrapes,
     seats, slow, small_pool,
 )  # fmt: skip
 SEED = 77

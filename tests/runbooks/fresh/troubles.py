@@ -321,7 +321,14 @@ def lost_rank(random: Random, seed: int) -> Situation:
 def lost_scrapes(random: Random, seed: int) -> Situation:
     fault = {"kind": "missing_scrape", "ratio": random.uniform(0.5, 0.65)}
     return _fault(
-        "lost_scrapes", random, seed, "metrics_missing", fault, 120, allowed=("replica_down",), wrong={"soft": True}
+        "lost_scrapes",
+        random,
+        seed,
+        "metrics_missing",
+        fault,
+        120,
+        allowed=("replica_down",),
+        wrong={"accept": frozenset({"replica_down"})},
     )
 
 
