@@ -107,22 +107,28 @@ class Snapshot:
         """Samples of columns with start_ms <= t <= end_ms; None when the lane has no row there."""
         head, rows = self.head, self.rows
         parts: list[tuple[Int64s, Floats]] = []
-        dirty = np.zeros(len(columns), dtype=bool)
+        dirty: Mask | None = None
         for chunk in self.chunks:
             if chunk.end_ms < start_ms or chunk.start_ms > end_ms:
                 continue
-            a, b = _span(chunk.times_ms, start_ms, end_ms)
-            if a < b:
+            times_ms = chunk.times_ms
+            if start_ms <= chunk.start_ms and chunk.end_ms <= end_ms:
+                values, gaps = cache.decode(chunk, columns, 0, len(times_ms))
+            else:
+                a, b = _span(times_ms, start_ms, end_ms)
+                if a >= b:
+                    continue
+                times_ms = times_ms[a:b]
                 values, gaps = cache.decode(chunk, columns, a, b)
-                dirty = dirty | gaps
-                parts.append((chunk.times_ms[a:b], values))
+            dirty = gaps if dirty is None else dirty | gaps
+            parts.append((times_ms, values))
         if rows and head.times_ms[0] <= end_ms and head.times_ms[rows - 1] >= start_ms:
             a, b = _span(head.times_ms[:rows], start_ms, end_ms)
             if a < b:
                 values, gaps = _open_columns(head, columns, a, b)
                 parts.append((head.times_ms[a:b], values))
-                dirty = dirty | gaps
-        if not parts:
+                dirty = gaps if dirty is None else dirty | gaps
+        if dirty is None:
             return None
         if len(parts) == 1:
             return Piece(parts[0][0], parts[0][1], dirty)
