@@ -375,12 +375,21 @@ def pairs(values: list[float]) -> Iterator[tuple[float, float]]:
     return zip(values[1:], values, strict=False)
 
 
-def test_metrics_negotiates_openmetrics(fleet: Fleet) -> None:
-    answer = httpx.get(f"{fleet.url()}/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
-    assert answer.headers["content-type"].startswith("application/openmetrics-text")
-    assert answer.text.endswith("# EOF\n")
-    plain = httpx.get(f"{fleet.url()}/metrics")
-    assert plain.headers["content-type"].startswith("text/plain")
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "*/*",
+        "application/openmetrics-text; version=1.0.0",
+        "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;q=0.5",
+        "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=1.0.0;q=0.5",
+    ],
+    ids=["any", "openmetrics", "prometheus-2", "prometheus-3"],
+)
+def test_metrics_keep_the_names_of_the_engine_whatever_the_scraper_would_take(fleet: Fleet, accept: str) -> None:
+    answer = httpx.get(f"{fleet.url()}/metrics", headers={"accept": accept})
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert "\nvllm:num_requests_running{" in answer.text
+    assert "\nvllm_" not in answer.text
 
 
 def test_the_control_face_shows_injects_and_clears(fleet: Fleet) -> None:
