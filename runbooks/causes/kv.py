@@ -172,12 +172,15 @@ def _speed_left(reading: Reading) -> float | None:
         return None
     now, running = reading.rate("generation_tokens"), float(values.mean())
     best = 0.0
+    hop = max(
+        reading.pace.interval_ms, length // 4
+    )  # windows overlap: where scrapes are rare, few of them fit side by side
     end = reading.seen_ms - length
     while end - length >= reading.epoch_ms:
         then = reading.rank.gauge("requests_running", end - length, end)
         if len(then) and 0.9 * running <= float(then.mean()) <= 1.5 * running:
             best = max(best, counter.rate(end - length, end))
-        end -= length
+        end -= hop
     return now / best if best > 0 else None
 
 

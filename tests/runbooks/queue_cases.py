@@ -135,6 +135,24 @@ def thinned(source: RecordedSource, keep_every: int, offset: int = 0) -> Recorde
     )
 
 
+def dropped(source: RecordedSource, ratio: float, seed: int) -> RecordedSource:
+    """Without a share of the scrapes of every target, `up` and all, as a scraper that was busy leaves them out."""
+    random = np.random.default_rng(seed)
+    kept = {
+        series.labels["instance"]: series.times_ms[random.random(len(series.times_ms)) >= ratio]
+        for series in source.all_samples()
+        if series.labels["__name__"] == "up"
+    }
+    return RecordedSource(
+        [
+            Samples(s.labels, s.times_ms[chosen], s.values[chosen])
+            for s in source.all_samples()
+            if (chosen := np.isin(s.times_ms, kept[s.labels["instance"]])).any()
+        ],
+        f"{source.name}, {ratio:.0%} of the scrapes lost",
+    )
+
+
 def moved(source: RecordedSource, names: Mapping[str, str], shift_ms: int) -> RecordedSource:
     """Other instance names, another date. Values that are instants (start times) move along."""
     return RecordedSource(

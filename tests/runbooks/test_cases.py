@@ -13,6 +13,7 @@ from tests.runbooks.queue_cases import (
     Case,
     cases,
     diagnosed,
+    dropped,
     faults,
     healthy,
     moved,
@@ -95,7 +96,18 @@ def test_other_instants_are_judged_right_too(loaded: Loaded) -> None:
     assert wrong == {}
 
 
-@pytest.mark.parametrize("keep_every", [3, 6])
+@pytest.mark.parametrize(("ratio", "keep_every"), [(0.15, 1), (0.2, 3)])
+def test_scrapes_that_were_left_out_change_nothing(loaded: Loaded, ratio: float, keep_every: int) -> None:
+    case, source = loaded.case, dropped(thinned(loaded.source, keep_every), ratio, 7)
+    wrong = {
+        round(at): found
+        for at, incident in case.dense(source, step=311.0, lead_seconds=max(75, 8 * 5 * keep_every))
+        if (found := faults(case.expected, diagnosed(source, at), incident))
+    }
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("keep_every", [3, 6, 12])
 def test_slower_scrapes_are_judged_alike(loaded: Loaded, keep_every: int) -> None:
     case, source = loaded.case, thinned(loaded.source, keep_every, offset=1)
     lead = max(75, 7 * 5 * keep_every)
