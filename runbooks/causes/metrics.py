@@ -73,8 +73,11 @@ def _some_gone(scene: Scene, replica: Replica, told_by_others: frozenset[str]) -
     """Single signals are gone that this rank or its peers had: a dropped family, a lost rank."""
     gone: dict[Place, list[str]] = {}
     vanished = False
+    scrapes = max(
+        5, 1 + -(-scene.pace.hold_ms // max(scene.pace.interval_ms, 1))
+    )  # enough to span the hold time at any interval
     for rank in replica.ranks:
-        answers = _newest_answers(replica, scene.at_ms, 5)
+        answers = _newest_answers(replica, scene.at_ms, scrapes)
         if len(answers) < 3 or answers[-1] - answers[0] < scene.pace.hold_ms - scene.pace.interval_ms:
             continue
         now = rank.present(scene.at_ms, answers[0] - 1)

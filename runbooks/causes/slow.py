@@ -51,7 +51,7 @@ def _suspect(scene: Scene, reading: Reading) -> Suspicion | None:
     if float(np.median(newest)) < limits("engine_slow", "gap_ratio") * usual or newest.min() <= earlier.max():
         return None
     onset, end = edges[began], edges[-1]
-    before, now = (edges[0], edges[began - 1]), (edges[first], end)
+    before, now = (edges[0], edges[began - 1]), (onset, end)  # the whole slow stretch: a minute alone is noisy
     grown = _load_growth(reading, before, now)
     if grown is None or max(grown.values()) > limits("engine_slow", "load_ratio"):
         return None

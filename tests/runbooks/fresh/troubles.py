@@ -19,8 +19,8 @@ def onset(random: Random, every: float) -> tuple[float, float]:
 
 
 def lead(every: float, seconds: float = 90.0) -> float:
-    """How long it may take to be named: some time, and eight scrapes."""
-    return max(seconds, 8 * every)
+    """How long it may take to be named: some time, and nine scrapes."""
+    return max(seconds, 9 * every)
 
 
 def _surge(
