@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +16,8 @@ READS = frozenset({"inter_token_latency", "time_to_first_token", "requests_runni
 EXPLAINS = frozenset({"overload", "seat_limited", "client_aborts"})
 NEWEST_BLOCKS = 4
 """The newest minute in quarters; four scrapes where they are further apart."""
+CALM_QUANTILE = 0.1
+"""Of the blocks before the newest: a level that a slow stretch does not reach until it fills nine tenths of the window."""
 BASELINE_BLOCKS = 48
 """No more than this many blocks before the onset are compared with."""
 
@@ -42,7 +46,12 @@ def _suspect(scene: Scene, reading: Reading) -> Suspicion | None:
     if first < limits("engine_slow", "baseline_blocks") or np.isnan(gaps[first:]).any():
         return None
     newest = gaps[first:]
-    began = _began(gaps, first)
+    if np.isnan(gaps[:first]).all():
+        return None
+    calm_level = float(np.nanquantile(gaps[:first], CALM_QUANTILE))
+    if float(np.median(newest)) < limits("engine_slow", "gap_ratio") * calm_level:
+        return None
+    began = _began(gaps, first, math.sqrt(calm_level * float(np.median(newest))))
     calm = _at_ease(reading, edges[:began]) & ~np.isnan(gaps[: began - 1])
     earlier = gaps[: began - 1][calm][-BASELINE_BLOCKS:]
     if len(earlier) < limits("engine_slow", "baseline_blocks"):
@@ -120,11 +129,13 @@ def _at_ease(reading: Reading, edges: list[int]) -> npt.NDArray[np.bool_]:
     return ease
 
 
-def _began(gaps: Floats, first: int) -> int:
-    """Walk back from the newest blocks while they stay nearly as slow as the fastest of these; where that ends, slowness began."""
-    floor = 0.8 * float(gaps[first:].min())
+def _began(gaps: Floats, first: int, between: float) -> int:
+    """Walk back from the newest blocks while they lie above what is halfway between calm and slow; one below it is forgiven.
+
+    A slow engine near its limit is not evenly slow: it is told by which of the two levels a block is nearer to.
+    """
     began = first
-    while began > 1 and gaps[began - 1] >= floor:
+    while began > 1 and (gaps[began - 1] >= between or (began > 2 and gaps[began - 2] >= between)):
         began -= 1
     return began
 
