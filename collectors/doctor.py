@@ -187,8 +187,8 @@ def _interval(seconds: float | None) -> Finding:
         return Finding(
             "warning",
             "scrape interval",
-            "it cannot be told",
-            "Keep `up`, and let the server scrape at a steady interval",
+            "it cannot be told: the server has scraped for less than a minute, or keeps no `up`",
+            "Ask again in a minute; keep `up`, and let the server scrape at a steady interval",
         )
     window = duration_text(rate_window_ms(seconds))
     if seconds > 60:

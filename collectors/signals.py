@@ -54,8 +54,12 @@ def scrape_interval_seconds(counts: Mapping[int, Sequence[float]]) -> float | No
     """The scrape interval that counts of `up` over spans imply, as a usual one; None without samples. Keys are spans in seconds.
 
     Missed scrapes only lower a count, so the fullest target speaks for all. A span holds its whole number of intervals, or one sample more;
-    each longer span narrows what the interval can be, until it leaves nothing because the data began inside it.
+    each longer span narrows what the interval can be, until it leaves nothing because the data began inside it. Where they began inside
+    the shortest, the counts tell how old the data are, not how far apart: None.
     """
+    fullest = [max(counts[span], default=0.0) for span in sorted(counts)]
+    if len(fullest) > 1 and fullest[0] == fullest[-1]:
+        return None
     possible: tuple[int, ...] = ()
     estimate: float | None = None
     for span in sorted(counts):

@@ -53,6 +53,14 @@ def test_the_scrape_interval_is_told_from_counts(interval, phase, closed, missed
     assert told == interval or (interval == 60 and age < 300 and told >= 60)
 
 
+@settings(deadline=None, max_examples=100)
+@given(st.sampled_from([2, 5, 15, 30]), st.integers(0, 59))
+def test_data_younger_than_the_shortest_span_tell_no_interval(interval, age):
+    """12 s after the first of scrapes every 5 s, three samples in a minute would read as one every 20 or 30 s."""
+    count = age // interval + 1
+    assert scrape_interval_seconds({60: [count], 120: [count], 300: [count]}) is None
+
+
 def test_without_samples_there_is_no_interval():
     assert scrape_interval_seconds({60: [], 300: []}) is None
     assert scrape_interval_seconds({60: [1], 300: [1]}) is None
