@@ -19,6 +19,8 @@ MUTES: tuple[tuple[str, tuple[str, ...], Literal["replica", "rank"]], ...] = (
 )  # fmt: skip
 """(runbook whose alert is the cause, runbooks whose alerts are its symptoms, at the same replica or rank)."""
 
+TOKEN_FILE = "/etc/alertmanager/pagewatch.token"
+
 
 def inhibit_rules(rules: list[Rule], settings: Settings) -> list[dict[str, Any]]:
     """A replica that is down mutes everything about it; a cause mutes its symptoms; a fast burn its slow twin."""
@@ -61,16 +63,21 @@ def inhibit_rules(rules: list[Rule], settings: Settings) -> list[dict[str, Any]]
     return made
 
 
+def _with_token(settings: Settings) -> bool:
+    return bool(settings.server.api_token_env or settings.server.api_token_file)
+
+
 def alertmanager_config(rules: list[Rule], settings: Settings) -> dict[str, Any]:
-    """A complete small configuration to copy parts from; `amtool check-config` accepts it as it stands."""
+    """A complete small configuration to copy parts from; `amtool check-config` accepts it as it stands.
+
+    The webhook gives a token only where the API has one: Alertmanager delivers nothing while its token file is missing.
+    """
     from runbooks.rules import PREFIX
 
     ours = f'alertname=~"{PREFIX}.+"'
-    webhook = {
-        "url": "http://127.0.0.1:8502/api/v1/alerts",
-        "send_resolved": True,
-        "http_config": {"authorization": {"type": "Bearer", "credentials_file": "/etc/alertmanager/pagewatch.token"}},
-    }
+    webhook: dict[str, Any] = {"url": "http://127.0.0.1:8502/api/v1/alerts", "send_resolved": True}
+    if _with_token(settings):
+        webhook["http_config"] = {"authorization": {"type": "Bearer", "credentials_file": TOKEN_FILE}}
     return {
         "route": {
             "receiver": "nobody",
@@ -103,5 +110,10 @@ def alertmanager_text(rules: list[Rule], settings: Settings) -> str:
         "# - inhibit_rules: a replica that is down mutes its symptoms, a cause mutes its consequences.\n"
         "# - the pagewatch receiver opens an incident and stores the diagnosis of that instant (`pagewatch serve-api`).\n"
         "# - fill in the receivers on-call and tickets.\n"
+    ) + (
+        f"# - put the API's token into {TOKEN_FILE} on Alertmanager's machine.\n"
+        if _with_token(settings)
+        else "# - the webhook gives no token, which serves an Alertmanager on the API's own machine. For another one set\n"
+        "#   [server] api_token_env or api_token_file, and make these parts again.\n"
     )
     return head + as_yaml(alertmanager_config(rules, settings))

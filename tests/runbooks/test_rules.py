@@ -173,3 +173,12 @@ def test_alertmanager_accepts_the_snippet(exported: Path) -> None:
         [amtool, "check-config", "alertmanager.yaml"], cwd=exported, capture_output=True, text=True
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_webhook_gives_a_token_only_where_the_api_has_one() -> None:
+    """Alertmanager delivers nothing while its token file is missing, and a loopback API asks for none."""
+    for settings, wanted in ((Settings(), False), (Settings(server={"api_token_env": "TOKEN"}), True)):
+        text = rules_text(settings, form="alertmanager")
+        receiver = next(each for each in yaml.safe_load(text)["receivers"] if each["name"] == "pagewatch")
+        assert ("http_config" in receiver["webhook_configs"][0]) is wanted
+        assert ("api_token_env" in text) is not wanted
