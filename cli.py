@@ -28,8 +28,10 @@ from cli_input import (
     opened,
     print_answer,
     print_json,
+    repeated_options,
     scope_of,
     some_text,
+    source_or_first,
     text_lines,
     when,
 )
@@ -60,7 +62,7 @@ def demo(
 
 @app.command()
 def ui(
-    source: SourceOption,
+    source: SourceOption = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535)] = None,
     config: ConfigOption = None,
     scope: ScopeOption = None,
@@ -71,18 +73,17 @@ def ui(
 
         settings = load_settings(config)
         chosen = scope_of(scope)
-        open_source(source, settings, chosen)  # a wrong address or file is said here, before a page is served
+        spec = source_or_first(source, settings)
+        open_source(spec, settings, chosen)  # a wrong address or file is said here, before a page is served
         from app import run_ui
 
-        run_ui(
-            source, host=settings.server.address, port=port or settings.server.port, config_path=config, scope=chosen
-        )
+        run_ui(spec, host=settings.server.address, port=port or settings.server.port, config_path=config, scope=chosen)
 
 
 @app.command()
 def query(
     promql: str,
-    source: SourceOption,
+    source: SourceOption = None,
     at: AtOption = None,
     start: Annotated[str | None, typer.Option()] = None,
     end: Annotated[str | None, typer.Option()] = None,
@@ -109,7 +110,7 @@ def query(
 
 @app.command()
 def diagnose(
-    source: SourceOption,
+    source: SourceOption = None,
     at: AtOption = None,
     json: JsonOption = False,
     config: ConfigOption = None,
@@ -124,14 +125,14 @@ def diagnose(
         if json:
             print_json(diagnosis.to_json())
         else:
-            print(diagnosis.to_text())
+            print(diagnosis.to_text(repeated_options(source, config, scope, at)))
         raise typer.Exit(0 if diagnosis.healthy else 1)
 
 
 @app.command()
 def walk(
     runbook: str,
-    source: SourceOption,
+    source: SourceOption = None,
     instance: str | None = None,
     engine: str | None = None,
     at: AtOption = None,
@@ -192,9 +193,9 @@ def export(
 
 @app.command()
 def record(
-    source: SourceOption,
     start: Annotated[str, typer.Option()],
     out: Annotated[Path, typer.Option("--out")],
+    source: SourceOption = None,
     end: Annotated[str | None, typer.Option()] = None,
     match: Annotated[list[str] | None, typer.Option(help="Selector of what to keep; repeatable.")] = None,
     redact: Annotated[
@@ -299,12 +300,15 @@ def serve_api_(
     source: Annotated[str | None, typer.Option(help="Default: the first source of the config file.")] = None,
     host: str = "127.0.0.1",
     config: ConfigOption = None,
+    scope: ScopeOption = None,
 ) -> None:
     """Alertmanager webhook in, incidents and diagnoses out (JSON)."""
     with one_line_errors():
         from runbooks.api import serve_api
 
-        serve_api(load_settings(config), host=host, port=port, source_spec=source, environment=os.environ)
+        settings = load_settings(config)
+        settings = settings.model_copy(update={"scope": {**settings.scope, **scope_of(scope)}})
+        serve_api(settings, host=host, port=port, source_spec=source, environment=os.environ)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
     from collectors.source import Source
 
 SourceOption = Annotated[
-    str, typer.Option("--source", help="A URL, a name from the config file, or a path to a capsule.")
+    str | None,
+    typer.Option(
+        "--source",
+        help="A URL, a name from the config file, or a path to a capsule; default: the config file's first source.",
+    ),
 ]
 ConfigOption = Annotated[
     Path | None,
@@ -94,11 +99,33 @@ def one_line_errors() -> Iterator[None]:
         fail(". ".join(file_trouble(error.filename or "input or output", error)))
 
 
-def opened(spec: str, config: Path | None, scope: list[str] | None) -> tuple[Source, Settings]:
+def source_or_first(spec: str | None, settings: Settings) -> str:
+    """What `--source` says, else the first source of the config file; exit code 2 where there is neither."""
+    if spec is not None:
+        return spec
+    if not settings.source:
+        fail("no source: give --source URL_OR_CAPSULE, or name one as [[source]] in pagewatch.toml", 2)
+    return settings.source[0].name
+
+
+def opened(spec: str | None, config: Path | None, scope: list[str] | None) -> tuple[Source, Settings]:
     from collectors.sources import open_source
 
     settings = load_settings(config)
-    return open_source(spec, settings, scope_of(scope)), settings
+    return open_source(source_or_first(spec, settings), settings, scope_of(scope)), settings
+
+
+def repeated_options(spec: str | None, config: Path | None, scope: list[str] | None, at: str | None) -> str:
+    """The options of this call as a shell reads them, so that a command it names as the next step can be pasted.
+
+    An address comes without its user and password, as everywhere it is shown.
+    """
+    from collectors.guarded_http import shown_address
+
+    if spec is not None and spec.startswith(("http://", "https://")):
+        spec = shown_address(spec)
+    given = [("--source", spec), ("--config", config), *(("--scope", pair) for pair in scope or ()), ("--at", at)]
+    return "".join(f" {option} {shlex.quote(str(value))}" for option, value in given if value is not None)
 
 
 def progress_line(after_seconds: float = 1.0) -> Callable[[float, str], None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from shlex import quote
 from typing import Any, Literal, NamedTuple
 
 Scope = Literal["fleet", "replica", "rank"]
@@ -207,9 +208,12 @@ class Diagnosis:
             "warnings": list(self.warnings),
         }
 
-    def to_text(self) -> str:
-        """The same for a person: verdicts first, then states that are not plain, then broken laws."""
-        return "\n".join(_text_lines(self))
+    def to_text(self, options: str = "") -> str:
+        """The same for a person: verdicts first, then states that are not plain, then broken laws.
+
+        `options` (" --source X ...") let the command that each verdict names be run as it stands.
+        """
+        return "\n".join(_text_lines(self, options))
 
 
 def rfc3339(at_ms: int | None) -> str | None:
@@ -219,7 +223,15 @@ def rfc3339(at_ms: int | None) -> str | None:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _text_lines(diagnosis: Diagnosis) -> Iterable[str]:
+def _only_place(where: Where) -> str:
+    """The options of `walk` that name a finding's place; none where it is several replicas: the walk takes the worst."""
+    if where.scope == "fleet" or len(where.places) != 1:
+        return ""
+    rank = f" --engine {quote(where.places[0].engine)}" if where.scope == "rank" and where.places[0].engine else ""
+    return f" --instance {quote(where.places[0].instance)}{rank}"
+
+
+def _text_lines(diagnosis: Diagnosis, options: str) -> Iterable[str]:
     yield f"{rfc3339(diagnosis.at_ms)}  {diagnosis.source}"
     for verdict in diagnosis.verdicts:
         since = f" since {rfc3339(verdict.since_ms)}" if verdict.since_ms is not None else ""
@@ -234,7 +246,7 @@ def _text_lines(diagnosis: Diagnosis) -> Iterable[str]:
             yield f"  to be sure: {verdict.separating_check}"
         yield from (f"  cannot be known: {line}" for line in verdict.cannot_know)
         if verdict.runbook:
-            yield f"  next: pagewatch walk {verdict.runbook}"
+            yield f"  next: pagewatch walk {verdict.runbook}{options}{_only_place(verdict.where)}"
     for state in diagnosis.replicas:
         yield f"{state.place.instance} rank {state.place.engine or '-'}: {state.state}" + (
             f" ({state.why})" if state.why else ""
