@@ -46,17 +46,22 @@ ALTER TABLE incidents ADD COLUMN recording INTEGER REFERENCES recordings (id);
 """What each schema version adds to the one before it."""
 
 
+RECORDS_NAME = "records.sqlite3"
+
+
 class RecordsError(Exception):
     """The file of walks and incidents cannot be used. One line: cause and next step."""
 
 
 def records_path(settings: Settings, environment: Mapping[str, str] = MappingProxyType({})) -> Path:
-    """PAGEWATCH_RECORDS, else beside the store's samples when a folder is configured, else in the user's state folder."""
+    """PAGEWATCH_RECORDS (a file, or a folder that exists), else beside the store's samples when a folder is configured, else in the
+    user's state folder."""
     named = environment.get("PAGEWATCH_RECORDS")
     if named:
-        return Path(named).expanduser()
+        path = Path(named).expanduser()
+        return path / RECORDS_NAME if path.is_dir() else path
     folder = settings.store.data or Path("~/.local/state/pagewatch")
-    return folder.expanduser() / "records.sqlite3"
+    return folder.expanduser() / RECORDS_NAME
 
 
 class Records:
@@ -77,7 +82,7 @@ class Records:
                     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         except (OSError, sqlite3.Error) as error:
             raise RecordsError(
-                f"{path}: cannot be used for walks and incidents: {error}. Name another folder in [store] data"
+                f"{path}: cannot be used for walks and incidents: {error}. Name another folder in [store] data, or a file in PAGEWATCH_RECORDS"
             ) from None
         if found > SCHEMA_VERSION:
             raise RecordsError(f"{path}: written by a newer pagewatch (schema {found}). Update this one")

@@ -422,3 +422,4 @@ def test_the_folder_is_beside_the_store(tmp_path: Path) -> None:
     assert incidents_folder(Settings(store=StoreSettings(data=tmp_path)), named) == tmp_path / "named"
     assert incidents_folder(Settings(), {"XDG_DATA_HOME": str(tmp_path)}) == tmp_path / "pagewatch" / "incidents"
     assert records_path(Settings(), {"PAGEWATCH_RECORDS": str(tmp_path / "r.sqlite3")}) == tmp_path / "r.sqlite3"
+    assert records_path(Settings(), {"PAGEWATCH_RECORDS": str(tmp_path)}) == tmp_path / "records.sqlite3"
