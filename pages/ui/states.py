@@ -33,7 +33,9 @@ def mistrust(reasons: Sequence[str], key: str = "") -> tuple[Markup, ...]:
 
 def reason(word: str, why: str, class_: str, key: str = "") -> Markup:
     """A word that opens to its reason by touch, by keyboard and by mouse; `key` names it on its page, so that it stays open over a refresh."""
-    return tag("details", tag("summary", word), tag("div", why, class_="pw-fold-body"), class_=class_, data_fold=key or None)
+    return tag(
+        "details", tag("summary", word), tag("div", why, class_="pw-fold-body"), class_=class_, data_fold=key or None
+    )
 
 
 def heading(text: str) -> None:
