@@ -58,5 +58,3 @@ def test_what_is_no_number_is_unknown_with_the_reason(calm, query: str, why: str
     found = diagnose(source, at_ms, Settings(desired_replicas=query))
     assert found.healthy
     assert found.warnings == (told.why,)
-
-
