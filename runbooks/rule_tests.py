@@ -10,7 +10,7 @@ from collectors.settings import Settings
 from runbooks.cases import Case, Expectation, read_cases
 from runbooks.library import FOLDER, library
 from runbooks.naming import DialectNames
-from runbooks.rules import Rule, as_yaml, names_for, rules
+from runbooks.rules import NUMBER, PERCENT, Rule, as_yaml, names_for, rules
 
 
 def rule_tests(settings: Settings, rule_file: str, dialect: str = "vllm-0.11.0") -> dict[str, str]:
@@ -61,7 +61,7 @@ def _expected(each: Expectation, rule: Rule) -> Iterator[dict[str, Any]]:
 
 def _filled(text: str, labels: dict[str, str], value: float) -> str:
     """A template of ours as Prometheus fills it in (labels, url-escaped labels, the value)."""
-    text = text.replace('{{ $value | printf "%.3g" }}', f"{value:.3g}")
+    text = text.replace(NUMBER, f"{value:.3g}").replace(PERCENT, f"{value * 100:.4g}%")
     for label, content in labels.items():
         text = text.replace(f"{{{{ $labels.{label} | urlquery }}}}", quote_plus(content))
         text = text.replace(f"{{{{ $labels.{label} }}}}", content)

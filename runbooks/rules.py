@@ -27,6 +27,10 @@ class RulesError(Exception):
     """Rules cannot be made as asked. One line: what is wrong and what there is."""
 
 
+NUMBER, PERCENT = '{{ $value | printf "%.3g" }}', "{{ $value | humanizePercentage }}"
+"""An alert's value as Prometheus's templates write it; a ratio in the unit of the limit that stands beside it."""
+
+
 @dataclass(frozen=True)
 class Rule:
     """One alerting rule. `labels_kept` are the labels that its expression leaves on the alert."""
@@ -49,7 +53,7 @@ class Rule:
     def description(self) -> str:
         unit = f" {self.detector.unit}" if self.detector.unit not in ("", "flag", "ratio") else ""
         limit = worded(self.threshold, self.detector.unit if self.detector.unit != "flag" else "")
-        value = '{{ $value | printf "%.3g" }}'
+        value = PERCENT if self.detector.unit == "ratio" else NUMBER
         return f"Now {value}{unit}; fires {self.detector.comparison} {limit}. Clears when {self.detector.clear}."
 
     @property
