@@ -82,7 +82,7 @@ def _running_alone(reading: Reading) -> FrozenGauges | None:
         return None
     traffic = _traffic(reading, scrapes)
     waiting = reading.rank.gauge("requests_waiting", since - 1, reading.seen_ms)
-    if traffic is None or (len(waiting) and waiting.max() > 0):
+    if traffic is None or (len(waiting) and waiting.max() > 0) or _turnover_scrapes(reading, since) < FIRST_LOOKS:
         return None
     verdict, why = _judge_running(reading, since, float(running[-1]))
     if verdict is None and scrapes < FROZEN_SCRAPES:
@@ -91,6 +91,18 @@ def _running_alone(reading: Reading) -> FrozenGauges | None:
         f"requests_running has stood at {running[-1]:g} for {(reading.seen_ms - since) / 1000:.0f} s while {traffic}"
     )
     return FrozenGauges(("requests_running",), since, f"{stands}; {why}" if why else stands, verdict)
+
+
+def _turnover_scrapes(reading: Reading, since_ms: int) -> int:
+    """Scrapes since then that brought first tokens or finished requests. A gauge at rest after the last of them is old, not false:
+    only a step writes it."""
+    grown: set[int] = set()
+    for signal in ("time_to_first_token", "requests_finished"):
+        counter = reading.rank.counter(signal)
+        if counter is not None:
+            times = counter.times_ms[1:][np.diff(counter.total) > 0]
+            grown.update(times[(times > since_ms) & (times <= reading.seen_ms)].tolist())
+    return len(grown)
 
 
 def _usage_alone(reading: Reading) -> FrozenGauges | None:

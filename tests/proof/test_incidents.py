@@ -83,3 +83,16 @@ if SEEDS:
         found = outcome(name, seed, STEP_SECONDS, folder)
         assert found.holds, found
         assert not unrelated(found)
+
+
+@pytest.mark.parametrize("seed", [5])
+def test_gauges_left_over_from_a_mass_abort_are_old_and_not_false(seed: int, folder: Path) -> None:
+    """The last scrape with work and the abort lie close together: what came and went in between contradicts nothing."""
+    run = recorded(load_scenario("stale_gauges"), seed, folder, 360.0)
+    said = {
+        verdict.cause
+        for at in (310.0, 315.0, 320.0, 325.0)
+        for verdict in moment(run, at).verdicts
+        if verdict.confidence == "likely"
+    }
+    assert said <= {"stale_gauges"}
