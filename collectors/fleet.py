@@ -14,7 +14,7 @@ from collectors.fleet_picture import FleetPicture
 from collectors.fleet_rows import Table, hit_ratio, replica_rows
 from collectors.fleet_sum import first_token_p99s, fleet_row
 from collectors.fleet_totals import FleetSeries, fleet_totals
-from collectors.flow import arrivals_per_second, waiting_change_per_second
+from collectors.flow import arrivals_per_second, waiting_change_per_second, whole_windows_from
 from collectors.histograms import merged_histogram, missing_status, quantile_figure
 from collectors.identity import FleetTree, vanished_ranks
 from collectors.model import Floats, Window
@@ -147,7 +147,10 @@ def _picture(
     rows = replica_rows(table, p99s.by_replica)
     ages = [row.age_seconds for row in rows if row.age_seconds is not None and row.scraped in ("up", "unknown")]
     age = min(ages, default=None)
-    series = _fleet_series(answers, window, plan, gauges, panel_ms, promql, tainted, age)
+    extent = source.extent_ms()
+    series = _fleet_series(
+        answers, window, plan, gauges, panel_ms, promql, tainted, age, extent[0] if extent is not None else None
+    )
     layouts = answers.vector("layouts")
     histograms = {
         signal: merged_histogram(answers, signal, signal, plan, window, panel_ms, layouts)
@@ -202,11 +205,21 @@ def _fleet_series(
     promql: dict[str, tuple[str, ...]],
     tainted: dict[str, tuple[str, ...]],
     age: float | None,
+    begin_ms: int | None,
 ) -> FleetSeries:
     frame = answers.frame("fleet_rates", window)
-    rates = {labels.get(SIGNAL, ""): values for labels, values in zip(frame.labels, frame.values, strict=True)}
     nothing = np.full(window.steps, np.nan)
     waiting = gauges.values["requests_waiting"]
+    queued = _total(waiting, nothing)
+    if begin_ms is None and np.isnan(queued[0]) and np.isfinite(queued).any():
+        begin_ms = window.start_ms + int(np.flatnonzero(np.isfinite(queued))[0]) * window.step_ms
+    whole = whole_windows_from(begin_ms, window.start_ms, window.step_ms, panel_ms)
+    # A store that just began, without one whole window, shows what it has.
+    partial = np.arange(window.steps) < (whole if whole < window.steps else 0)
+    rates = {
+        labels.get(SIGNAL, ""): np.where(partial, np.nan, values)
+        for labels, values in zip(frame.labels, frame.values, strict=True)
+    }
     change = waiting_change_per_second(waiting, panel_ms // window.step_ms, panel_ms / 1000)
     first = rates.get("first_tokens", nothing)
     part_of = {part.signal: part.name for part in RATES}
@@ -217,7 +230,7 @@ def _fleet_series(
 
     return FleetSeries(
         rates=rates,
-        waiting=_total(waiting, nothing),
+        waiting=queued,
         running=_total(gauges.values["requests_running"], nothing),
         worst_kv=_highest(gauges.values["kv_cache_usage"], nothing),
         arrivals=arrivals_per_second(first, change) if len(change) else nothing,

@@ -54,6 +54,17 @@ def waiting_change_per_second(waiting: Floats, shift: int, window_seconds: float
     return change
 
 
+def whole_windows_from(begin_ms: int | None, start_ms: int, step_ms: int, window_ms: int) -> int:
+    """The first step of a grid whose rate window lies wholly behind the first sample; 0 where the beginning is not in sight.
+
+    A rate over a window that the data fill only partly comes out too low in proportion: a fleet whose recording begins would
+    look as if its traffic did.
+    """
+    if begin_ms is None:
+        return 0
+    return max(0, -(-(begin_ms + window_ms - start_ms) // step_ms))
+
+
 def arrivals_per_second(first_tokens: Floats, change: Floats) -> Floats:
     """Estimated arrivals: rate of first tokens + d(waiting)/dt summed over replicas; never below zero.
 

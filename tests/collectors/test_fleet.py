@@ -328,3 +328,22 @@ def test_twenty_viewers_cost_one_set_of_queries():
     assert len(shown) == 20
     assert len({id(one.picture) for one in shown}) == 1
     assert len(source.asked) == len(shown[0].picture.asked) <= 12
+
+
+@pytest.mark.parametrize("step_ms", [5_000, 15_000])
+def test_where_the_data_begin_rates_are_shown_from_the_first_whole_window_on(step_ms):
+    """A rate over a window that the data fill only partly made every replay begin with traffic that seems to rise from nothing."""
+    begins = PretendReplica("a:8000", interval_seconds=5)
+    seen = picture(begins, step_ms=step_ms, length_ms=1_260_000)  # a minute longer than the data
+    for line in (seen.flow.line("completions").values, seen.totals.generation_tokens.history):
+        known = line[~np.isnan(line)]
+        assert known.min() == pytest.approx(known.max(), rel=0.02)
+        assert len(known) >= 1_100_000 // step_ms
+    assert seen.totals.generation_tokens.earlier == pytest.approx(seen.totals.generation_tokens.value, rel=0.02)
+
+
+def test_a_store_that_just_began_shows_what_it_has():
+    source = embedded(pretend(PretendReplica("a:8000", interval_seconds=5)), START_MS + 25_000)
+    seen = fleet_picture(source, Window(START_MS - 275_000, START_MS + 25_000, 5_000), Settings())
+    assert seen.totals.generation_tokens.value > 0
+    assert np.isfinite(seen.flow.line("completions").values[-1])
