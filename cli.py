@@ -6,10 +6,12 @@ Exit codes: 0 fine, 1 found something or failed, 2 usage.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -226,6 +228,16 @@ def record(
         )
 
 
+def tell_other_reading(answer: Mapping[str, Any], file: str, *, refused: bool) -> None:
+    """One line more where a file that says nothing to one reader says something to the other; standard input is read only once."""
+    if answer["class"] != "undetermined" or file == "-":
+        return
+    from runbooks.memory import read_as
+
+    if read_as(list(text_lines(file)), refused=refused)[1] != refused:
+        print(f"next: pagewatch {'ledger' if refused else 'admission'} {shlex.quote(file)}")
+
+
 @app.command()
 def ledger(
     file: Annotated[str, typer.Argument(help="A log, or - for standard input.")] = "-", json: JsonOption = False
@@ -240,6 +252,7 @@ def ledger(
             print_json(answer)
         else:
             print(ledger_text(answer))
+            tell_other_reading(answer, file, refused=False)
         raise typer.Exit(0 if answer["class"] == "not_memory" and answer["line"] is None else 1)
 
 
@@ -258,6 +271,7 @@ def admission(
             print_json(answer)
         else:
             print(admission_text(answer))
+            tell_other_reading(answer, file, refused=True)
         raise typer.Exit(1 if answer["requests"] or answer["class"] == "undetermined" else 0)
 
 

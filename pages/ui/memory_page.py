@@ -6,7 +6,7 @@ import json
 
 import streamlit as st
 
-from pages.ui import states
+from pages.ui import nav, states
 from pages.ui.memory_view import (
     LEDGER_COLUMNS,
     NUMBER_COLUMNS,
@@ -16,12 +16,14 @@ from pages.ui.memory_view import (
     number_rows,
     plan_card,
     request_rows,
+    runbook_of,
     verdict_card,
 )  # fmt: skip
 from pages.ui.table import table
-from runbooks.memory import admission, ledger
+from runbooks.memory import read_as
 from runbooks.memory.predict import ConfigError, Flags, ModelShape, plan
 
+LOG, REFUSED = "start or out-of-memory log", "refused request"
 LIMIT = 20_000_000
 CONFIG_LIMIT = 1_000_000
 
@@ -41,7 +43,7 @@ def _read() -> None:
     left, right = st.columns([5, 6], gap="small")
     with left:
         kind = st.segmented_control(
-            "What is it", ["start or out-of-memory log", "refused request"], default="start or out-of-memory log", required=True, key="memory_kind"
+            "What is it", [LOG, REFUSED], default=LOG, required=True, key="memory_kind"
         )  # fmt: skip
         text = st.text_area(
             "Paste it here. Nothing leaves this machine.", height=260, key="memory_text", max_chars=LIMIT
@@ -55,9 +57,17 @@ def _read() -> None:
         return
     with states.section("The log"):
         lines = text.splitlines()
-        answer = admission(lines) if kind == "refused request" else ledger(lines)
+        answer, refused = read_as(lines, refused=kind == REFUSED)
         with right:
+            if refused != (kind == REFUSED):
+                states.note(f"Nothing of a {kind} is in it: read as a {REFUSED if refused else LOG}.")
             st.html(verdict_card(answer))
+            runbook = runbook_of(answer, refused)
+            if runbook:
+                st.page_link(
+                    nav.FILES["runbook"], label="Open runbook", icon=":material/arrow_forward:", icon_position="right",
+                    query_params=nav.merged({}, id=runbook, source=nav.given("source")),
+                )  # fmt: skip
             if answer.get("requests"):
                 table(REQUEST_COLUMNS, request_rows(answer["requests"]), key="requests")
         bar = device_bar(answer)

@@ -76,18 +76,24 @@ def number_rows(answer: Mapping[str, Any]) -> list[Row]:
 
 
 def device_bar(answer: Mapping[str, Any]) -> Markup | None:
-    """One bar per rank with a known total: what lies on the device, the rest hatched as unknown, the requested share as a line."""
+    """One bar per rank with a known total: what lies on the device, the rest hatched as unknown, the requested share as a line.
+
+    Where the message tells how much was free, the rest is in use: it is not called free then.
+    """
     by_rank: dict[str, dict[str, float]] = {}
     for part in answer.get("ledger", ()):
         if part["gib"] is not None:
             by_rank.setdefault(str(part.get("rank") or ""), {})[str(part["name"])] = float(part["gib"])
     shared = by_rank.pop("", {})
-    bars = [_bar(rank, {**shared, **parts}) for rank, parts in (by_rank or {"": shared}).items()]
+    ranks = by_rank or {"": shared}
+    told_free = answer.get("numbers", {}).get("free_gib")  # of the device that the message is about
+    free = float(told_free) if told_free is not None and len(ranks) == 1 else None
+    bars = [_bar(rank, {**shared, **parts}, free) for rank, parts in ranks.items()]
     shown = [bar for bar in bars if bar is not None]
     return tag("div", *shown) if shown else None
 
 
-def _bar(rank: str, parts: Mapping[str, float]) -> Markup | None:
+def _bar(rank: str, parts: Mapping[str, float], free: float | None) -> Markup | None:
     total = parts.get("total")
     known = [(name, parts[name]) for name in PARTS if parts.get(name, 0.0) > 0]
     if not total or not known:
@@ -102,7 +108,9 @@ def _bar(rank: str, parts: Mapping[str, float]) -> Markup | None:
         pieces.append(
             tag(
                 "div",
-                f"unknown or free {total - used:.2f}",
+                f"unknown or free {total - used:.2f}"
+                if free is None
+                else f"in use, not told by what {max(total - used - free, 0):.2f}, free {free:.2f}",
                 class_="pw-hatched",
                 style=f"width:{100 * (total - used) / scale:.2f}%",
             )
@@ -162,11 +170,25 @@ def fix_text(fix: Mapping[str, Any]) -> str:
         f"{name.replace('_', ' ')}: {_value(value)}" for name, value in fix.get("recommended", {}).items()
     )
     change = f"{wanted} (bare limit: {limit})" if wanted else limit
-    predicted = ", ".join(
-        f"{name.replace('_', ' ')} {_value(value)}" for name, value in (fix.get("predicted") or {}).items()
-    )
+    predicted = ", ".join(_with_unit(name, value) for name, value in (fix.get("predicted") or {}).items())
     price = fix.get("price")
     return change + (f". Predicted: {predicted}" if predicted else "") + (f". Price: {price}" if price else "")
+
+
+def _with_unit(name: str, value: Any) -> str:
+    """'frees_gib', 0.63 -> 'frees 0.63 GiB'"""
+    suffix, unit = next(((suffix, unit) for suffix, unit in UNITS if name.endswith(suffix)), ("", ""))
+    return f"{name_text(name.removesuffix(suffix))} {_value(value)} {unit}".rstrip()
+
+
+def runbook_of(answer: Mapping[str, Any], refused: bool) -> str:
+    """The runbook that goes on from what was read; '' where nothing was, or where it is not about memory."""
+    kind = str(answer.get("class") or "undetermined")
+    if kind in ("undetermined", "not_memory", "not_vllm"):
+        return ""
+    if refused:
+        return "auth_abuse" if kind == "auth" else "admission_failure"
+    return "out_of_memory_run" if kind.startswith("runtime_oom") else "out_of_memory_start"
 
 
 def _value(value: Any) -> str:

@@ -190,6 +190,9 @@ def test_the_device_bar_says_what_is_unknown_and_what_is_too_much() -> None:
     assert "unknown or free 65.00" in bar
     assert "requested share 72.00 GiB" in bar
     assert "&lt;r&gt;" in bar
+    told = device_bar({**known, "numbers": {"free_gib": 0.05}})
+    assert told is not None
+    assert "in use, not told by what 64.95, free 0.05" in told
     over = device_bar({"ledger": [part("total", 10.0), part("weights", 15.0)]})
     assert over is not None
     assert "more than the device holds by 5.00" in over
@@ -199,7 +202,7 @@ def test_the_device_bar_says_what_is_unknown_and_what_is_too_much() -> None:
 def test_a_verdict_card_shows_text_as_text() -> None:
     card = verdict_card({"class": "no_kv_blocks", "says": ["<b>x</b>"], "fixes": [{"change": {"enforce_eager": True}, "predicted": {"graphs_gib": 0.0}, "price": "slower"}]})  # fmt: skip
     assert "&lt;b&gt;x&lt;/b&gt;" in card
-    assert "enforce eager: True. Predicted: graphs gib 0. Price: slower" in card
+    assert "enforce eager: True. Predicted: graphs 0 GiB. Price: slower" in card
     assert fix_text({"change": {"max_model_len_at_most": 16368}}) == "max model len at most: 16,368"
 
 
