@@ -235,8 +235,11 @@ def _answer(here: View, runbook: Runbook, walk: Walk, finding: Finding, recorded
             log = st.text_area(
                 "Paste the log (it stays on this machine)", key=f"log_{key}", height=120, max_chars=LOG_LIMIT
             )
-            if st.button("Read it", key=f"read_{key}", disabled=not log.strip()):
-                _say(walk, finding, recorded, log=log)
+            # Never disabled: the text arrives when the box loses the focus, that is with the very click on the button.
+            if st.button("Read it", key=f"read_{key}"):
+                if log.strip():
+                    _say(walk, finding, recorded, log=log)
+                states.note("Paste the log first.")
         for event in recorded.notes(finding.step_id) if recorded is not None else ():
             st.html(tag("div", f"{event.who}, {clock(event.at_ms)}: {event.body.get('note', '')}", class_="pw-muted"))
         with (

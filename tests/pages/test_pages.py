@@ -277,6 +277,24 @@ def test_an_absolute_range_is_read_back_from_the_address(bench: Bench) -> None:
     assert header["axis"] == [parse_instant_ms("2026-11-30T02:37:00Z"), parse_instant_ms("2026-11-30T02:38:00Z")]
 
 
+def test_a_refusal_pasted_where_a_log_is_asked_for_is_decoded(bench: Bench) -> None:
+    at = opened("memory.py")
+    body = '{"error": {"message": "This model\'s maximum context length is 8192 tokens. However, you requested 8203 tokens (7691 in the messages, 512 in the completion). Please reduce the length of the messages or completion.", "code": 400}}'
+    at.text_area(key="memory_text").input(body).run()
+    assert not at.exception
+    assert "Nothing of a start or out-of-memory log is in it: read as a refused request." in html(at)
+    assert "over by 11" in html(at)
+
+
+def test_a_pasted_step_can_be_read_with_the_first_click(bench: Bench) -> None:
+    """The text reaches the server with the click that leaves the box: a button disabled until then swallowed it."""
+    at = opened("runbook.py", id="out_of_memory_run", step="log", at=INSIDE)
+    [read] = [button for button in at.button if button.label == "Read it"]
+    assert not read.disabled
+    read.click().run()
+    assert "Paste the log first." in html(at)
+
+
 def test_a_pasted_log_becomes_a_verdict(bench: Bench) -> None:
     at = opened("memory.py")
     log = "ERROR 11-30 02:00:00 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 112.00 MiB. <script>x</script>"
