@@ -23,6 +23,7 @@ from collectors.store.packing import NO_SAMPLE_BITS, bits_of
 from collectors.store.plans import Plan, Planner, joined
 from collectors.store.series import LabelSet
 from collectors.store.target_lanes import TargetLanes
+from collectors.store.tiles import Tiles
 
 LAYOUTS_KEPT = 64
 """Layouts of a target whose columns are remembered."""
@@ -52,6 +53,7 @@ class Blocks:
     def __init__(self, decoded_cache_bytes: int = 64 << 20) -> None:
         self.index = SeriesIndex()
         self.cache = DecodedCache(decoded_cache_bytes)
+        self.tiles = Tiles()
         self._targets: dict[str, TargetLanes] = {}
         self._homes: dict[int, tuple[Lane, ...]] = {}
         self._loaded: tuple[Lane, ...] = ()
@@ -304,8 +306,8 @@ class Blocks:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of samples and times, the decoded cache included."""
-        return sum(lane.nbytes for lane in self._lanes()) + self.cache.nbytes
+        """Bytes of samples and times, what is kept decoded included."""
+        return sum(lane.nbytes for lane in self._lanes()) + self.cache.nbytes + self.tiles.nbytes
 
     @property
     def sample_count(self) -> int:

@@ -199,8 +199,17 @@ def strips(
     """The same as strips whose places are those of the plan's labels, all of which stay."""
     found: list[Strip] = []
     scattered: dict[int, list[tuple[Int64s, Floats]]] = {}
-    for part in plan.parts:
-        piece = snapshot(part.lane).read(part.columns, start_ms, end_ms, blocks.cache)
+    tile = blocks.tiles.of(plan, start_ms, end_ms, snapshot)
+    for number, part in enumerate(plan.parts):
+        now = snapshot(part.lane)
+        held = tile.held[number] if tile is not None else None
+        if held is not None and held.holds(now, end_ms):
+            times_ms = held.times_ms
+            first, behind = times_ms.searchsorted(start_ms), times_ms.searchsorted(end_ms, side="right")
+            if first < behind:
+                found.append(Strip(times_ms[first:behind], held.values[:, first:behind], part.positions))
+            continue
+        piece = now.read(part.columns, start_ms, end_ms, blocks.cache)
         if piece is None:
             continue
         if plan.scattered or piece.dirty.any():
