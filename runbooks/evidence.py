@@ -51,6 +51,11 @@ class Scene:
     """Memory of this walk: PromQL and reduction -> value, labels, note."""
 
 
+UNITS_OF_NAMES = (("_gib", "GiB"), ("_mib", "MiB"), ("_tokens", "tokens"), ("_seconds", "seconds"))
+OPTIONS = frozenset({"max_tokens", "max_num_batched_tokens", "max_num_seqs", "gpu_memory_utilization"})
+CAPITALS = {"kv": "KV", "gpu": "GPU", "cpu": "CPU", "pytorch": "PyTorch", "torch": "PyTorch"}
+
+
 def scene_at(
     source: Source, at_ms: int, settings: Settings, seen: Observations, judged: Diagnosis, where: Where
 ) -> Scene:
@@ -173,11 +178,18 @@ def read_log(reader: str, text: str) -> Mapping[str, Any]:
 
 
 def log_numbers(read: Mapping[str, Any]) -> tuple[Number, ...]:
-    """The figures that a log gave, as numbers of the step; their unit is in their name."""
+    """The figures that a log gave, as numbers of the step; a name that ends in its unit gives it."""
     return tuple(
-        Number(
-            str(name), str(name).replace("_", " "), float(value), "", "measured", "", note="read from the pasted log"
-        )
+        Number(str(name), label, float(value), unit, "measured", "", note="read from the pasted log")
         for name, value in read.get("numbers", {}).items()
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        for label, unit in (label_and_unit(str(name)),)
     )
+
+
+def label_and_unit(name: str) -> tuple[str, str]:
+    """'available_kv_gib' -> ('available KV', 'GiB'); an option of the engine keeps its whole name: 'max_num_batched_tokens'."""
+    if name in OPTIONS:
+        return name, ""
+    suffix, unit = next(((end, unit) for end, unit in UNITS_OF_NAMES if name.endswith(end)), ("", ""))
+    return " ".join(CAPITALS.get(word, word) for word in name.removesuffix(suffix).split("_")), unit

@@ -9,6 +9,7 @@ from pages.ui.markup import Markup, icon, tag
 from pages.ui.runbook_view import facts_html
 from pages.ui.table import Cell, Column, Row
 from pages.ui.words import digits, name_text, opening
+from runbooks.evidence import OPTIONS
 
 PARTS = ("weights", "activation_peak", "non_torch", "graphs", "kv_cache", "other_processes")
 """What lies on the device, in the order of the bar; the rest of it is unknown."""
@@ -70,8 +71,9 @@ def number_rows(answer: Mapping[str, Any]) -> list[Row]:
     for name, value in answer.get("numbers", {}).items():
         unit = next((word for suffix, word in UNITS if name.endswith(suffix)), "")
         stem = next((name.removesuffix(suffix) for suffix, _ in UNITS if name.endswith(suffix)), name)
+        label = name if name in OPTIONS else name_text(stem)  # without its unit `max_tokens` would be a mere "max"
         text = value if isinstance(value, str) else f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
-        rows.append(Row(name_text(stem), (Cell(str(text)), Cell(unit, "muted"))))
+        rows.append(Row(label, (Cell(str(text)), Cell(unit, "muted"))))
     return rows
 
 

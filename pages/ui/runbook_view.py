@@ -49,7 +49,12 @@ def opened_step(walk: Walk, wanted: str) -> Finding:
 
 
 def numbers_html(numbers: Sequence[Number], doubts: Doubts | None = None) -> Markup:
-    """The figures of a step: value, label, kind of evidence, why there is none, and why one is not trusted."""
+    """The figures of a step: value, label, kind of evidence, why there is none, and why one is not trusted.
+
+    What the evidence of more than four figures has in common (all were read from one pasted log) is said once, below them.
+    """
+    kinds = {number.kind + (f": {number.note}" if number.note else "") for number in numbers}
+    common = kinds.pop() if len(kinds) == 1 and len(numbers) > 4 else ""
     return tag(
         "div",
         *(
@@ -60,12 +65,15 @@ def numbers_html(numbers: Sequence[Number], doubts: Doubts | None = None) -> Mar
                 tag(
                     "small",
                     number.kind + (f": {number.note}" if number.note and number.words != "not configured" else ""),
-                ),
+                )
+                if not common
+                else None,
                 *mistrust(of_query(doubts or {}, number.promql), f"number {number.name}"),
                 class_="pw-number",
             )
             for number in numbers
         ),
+        tag("small", f"All {common}", class_="pw-muted") if common else None,
         class_="pw-numbers",
     )
 
@@ -129,11 +137,17 @@ def facts_html(pairs: Sequence[tuple[str, str | Sequence[str]]]) -> Markup | Non
     return tag("dl", *shown) if shown else None
 
 
+def _said(leaf: Leaf) -> str:
+    """The outcome in a few words. Metrics name no cause for an out-of-memory error or a checklist: there the leaf's own sentence is it."""
+    if leaf.cause == "healthy":
+        return "Nothing wrong here"
+    return f"{leaf.confidence.capitalize()}: {cause_text(leaf.cause) if leaf.cause else leaf.says or 'no single cause'}"
+
+
 def outcome_html(walk: Walk) -> Markup:
     """The leaf: cause with its confidence, the runner-up and the check between them, the change with risk and verification."""
     leaf: Leaf = walk.outcome
     level = "ok" if leaf.cause == "healthy" else "unknown" if leaf.cause is None else "warn"
-    word = cause_text(leaf.cause) if leaf.cause else "no single cause"
     pairs = [
         ("Runner-up", cause_text(leaf.runner_up) if leaf.runner_up else ""),
         ("To separate", leaf.separating_check if leaf.runner_up else ""),
@@ -146,8 +160,8 @@ def outcome_html(walk: Walk) -> Markup:
     ]
     return tag(
         "div",
-        tag("h4", icon(level), f"{leaf.confidence.capitalize()}: {word}" if leaf.cause != "healthy" else "Nothing wrong here"),
-        tag("div", leaf.says),
+        tag("h4", icon(level), _said(leaf)),
+        tag("div", leaf.says) if leaf.says not in _said(leaf) else None,
         facts_html(pairs),
         class_="pw-card",
         data_tone="warn" if level == "warn" else "ok" if level == "ok" else None,
@@ -158,14 +172,10 @@ def conclusion_html(walk: Walk, reasons: Sequence[str] = ()) -> Markup:
     """The outcome in one line, before the steps: what a reader in a hurry came for; `reasons` put numbers of its place in doubt."""
     leaf = walk.outcome
     level = "ok" if leaf.cause == "healthy" else "unknown" if leaf.cause is None else "warn"
-    if leaf.cause == "healthy":
-        said = "Nothing wrong here"
-    else:
-        said = f"{leaf.confidence.capitalize()}: {cause_text(leaf.cause) if leaf.cause else 'no single cause'}"
     runner_up = f"Runner-up: {cause_text(leaf.runner_up)}." if leaf.runner_up else ""
     return tag(
         "div",
-        tag("strong", icon(level), said),
+        tag("strong", icon(level), _said(leaf)),
         *mistrust(reasons, "conclusion"),
         tag("span", f"{runner_up} {leaf.change}".strip(), class_="pw-sub"),
         class_="pw-card",

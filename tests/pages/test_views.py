@@ -20,10 +20,13 @@ from pages.ui.fleet_charts import panels
 from pages.ui.fleet_scene import Scene
 from pages.ui.fleet_table import averaging_text, fleet_line, rows
 from pages.ui.latency_view import heat_chart
-from pages.ui.memory_view import device_bar, fix_text, verdict_card
+from pages.ui.memory_view import device_bar, fix_text, number_rows, verdict_card
+from pages.ui.runbook_view import conclusion_html, numbers_html, outcome_html
 from pages.ui.story_view import lanes_of, places_text
 from pages.ui.words import digits
 from runbooks.diagnosis import diagnose
+from runbooks.engine import walk
+from runbooks.evidence import log_numbers
 from runbooks.timeline import Episode, Timeline
 from runbooks.verdicts import LawFinding, Place, Where
 from tests.pages.conftest import INSIDE_MS
@@ -197,6 +200,32 @@ def test_the_device_bar_says_what_is_unknown_and_what_is_too_much() -> None:
     assert over is not None
     assert "more than the device holds by 5.00" in over
     assert device_bar({"ledger": [part("total", None), part("weights", 15.0)]}) is None
+
+
+def test_figures_of_a_log_come_with_their_unit_and_options_with_their_name() -> None:
+    numbers = {"available_kv_gib": 3.76, "max_tokens": 512, "max_model_len_tokens": 40000}
+    assert [(row.name, *(cell.text for cell in row.cells)) for row in number_rows({"numbers": numbers})] == [
+        ("available KV", "3.76", "GiB"),
+        ("max_tokens", "512", "tokens"),
+        ("max model len", "40,000", "tokens"),
+    ]
+    told = [(number.label, number.words) for number in log_numbers({"numbers": numbers})]
+    assert told == [("available KV", "3.76 GiB"), ("max_tokens", "512"), ("max model len", "40,000 tokens")]
+
+
+def test_what_all_figures_of_a_step_have_in_common_is_said_once() -> None:
+    read = log_numbers({"numbers": {f"part{which}_gib": 1.5 for which in range(6)}})
+    assert numbers_html(read).count("read from the pasted log") == 1
+    assert numbers_html(read[:2]).count("read from the pasted log") == 2
+
+
+def test_an_outcome_without_a_cause_of_the_metrics_says_what_it_found(capsule_path: Path) -> None:
+    walked = walk("out_of_memory_run", CapsuleSource(read_capsule(capsule_path), INSIDE_MS), INSIDE_MS, Settings())
+    assert walked.outcome.cause is None
+    for card in (outcome_html(walked), conclusion_html(walked)):
+        assert "no single cause" not in card
+        assert "Undetermined: Without the error message" in card
+        assert card.count("Without the error message") == 1
 
 
 def test_a_verdict_card_shows_text_as_text() -> None:
