@@ -26,6 +26,9 @@ SYMPTOM_OF = {
 }
 """Detector that fires by itself -> causes that it is a symptom of."""
 
+WAIT_READS = frozenset({"requests_waiting", "time_to_first_token"})
+TAX_READS = frozenset({"preemptions", "requests_finished"})
+
 
 def anomalies(scene: Scene, suspicions: Iterable[Suspicion], verdicts: Sequence[Verdict] = ()) -> list[Anomaly]:
     """Firings in order of severity and id. A suspicion fires its own detector; queues, preemptions and latencies by
@@ -33,17 +36,25 @@ def anomalies(scene: Scene, suspicions: Iterable[Suspicion], verdicts: Sequence[
     fired: dict[tuple[str, tuple[Place, ...]], Anomaly] = {}
 
     def fire(
-        detector: str, places: tuple[Place, ...], since_ms: int | None, says: str, cause: str, ranks: bool
+        detector: str,
+        places: tuple[Place, ...],
+        since_ms: int | None,
+        says: str,
+        cause: str,
+        ranks: bool,
+        reads: frozenset[str],
     ) -> None:
         severity: Severity = scene.settings.alerts.severity.get(detector, "page" if detector in PAGES else "ticket")
         where = scene.where(places, ranks=ranks)
-        fired.setdefault((detector, places), Anomaly(detector, severity, since_ms, where, detector, says, cause))
+        fired.setdefault((detector, places), Anomaly(detector, severity, since_ms, where, detector, says, cause, reads))
 
     for suspicion in suspicions:
         if suspicion.confidence != "undetermined":
             detector = RUNBOOK_OF_CAUSE[suspicion.cause]
             says = suspicion.evidence[0] if suspicion.evidence else ""
-            fire(detector, suspicion.places, suspicion.since_ms, says, suspicion.cause, suspicion.ranks)
+            fire(
+                detector, suspicion.places, suspicion.since_ms, says, suspicion.cause, suspicion.ranks, suspicion.reads
+            )
     for place, reading in scene.readings.items():
         ranks = len(reading.replica.ranks) > 1
         if scene.state(place) not in ("serving", "prefill_only"):
@@ -51,7 +62,7 @@ def anomalies(scene: Scene, suspicions: Iterable[Suspicion], verdicts: Sequence[
         if reading.queued:
             words = wait_words(reading)
             cause = _cause_at(place, "waiting_growth", verdicts)
-            fire("waiting_growth", (place,), reading.queue_since_ms, words, cause, ranks)
+            fire("waiting_growth", (place,), reading.queue_since_ms, words, cause, ranks, WAIT_READS)
         if (tax := preemptions_per_finished(reading)) is not None:
             fire(
                 "preemption",
@@ -60,12 +71,15 @@ def anomalies(scene: Scene, suspicions: Iterable[Suspicion], verdicts: Sequence[
                 f"{reading.preemptions:.0f} preemptions, {tax:.1f} per finished request",
                 _cause_at(place, "preemption", verdicts),
                 ranks,
+                TAX_READS,
             )
         late = list(_late(scene, reading))
         if late:
-            words = "; ".join(words for words, _ in late)
+            words = "; ".join(f"{signal}: {words}" for signal, words, _ in late)
             cause = _cause_at(place, "latency_slo", verdicts)
-            fire("latency_slo", (place,), min(since for _, since in late), words, cause, ranks)
+            since_ms = min(since for _, _, since in late)
+            reads = frozenset(signal for signal, _, _ in late)
+            fire("latency_slo", (place,), since_ms, words, cause, ranks, reads)
     return sorted(fired.values(), key=lambda a: (a.severity != "page", a.id, a.where.places))
 
 
@@ -87,8 +101,8 @@ def preemptions_per_finished(reading: Reading) -> float | None:
     return ratio if ratio >= reading.limits("preemption", "per_finished") else None
 
 
-def _late(scene: Scene, reading: Reading) -> Iterable[tuple[str, int]]:
-    """(what is late and how much, since when) for each objective whose budget burns at page speed."""
+def _late(scene: Scene, reading: Reading) -> Iterable[tuple[str, str, int]]:
+    """(what is late, how much, since when) for each objective whose budget burns at page speed."""
     slo = scene.settings.slo
     for signal, objective in (
         ("time_to_first_token", slo.time_to_first_token),
@@ -98,5 +112,5 @@ def _late(scene: Scene, reading: Reading) -> Iterable[tuple[str, int]]:
         share = late_share(reading, signal, limit)
         burning = scene.limits("latency_slo", "burn_factor") * (1 - objective.objective)
         if share is not None and share[1] >= scene.limits("latency_slo", "observations") and share[0] >= burning:
-            words = f"{signal}: {share[0]:.0%} of {share[1]:.0f} over {limit:g} s"
-            yield words, late_since_ms(reading, signal, burning * limit)
+            words = f"{share[0]:.0%} of {share[1]:.0f} over {limit:g} s"
+            yield signal, words, late_since_ms(reading, signal, burning * limit)

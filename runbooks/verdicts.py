@@ -126,6 +126,8 @@ class Anomaly:
     runbook: str
     says: str = ""
     cause: str = ""
+    reads: frozenset[str] = frozenset()
+    """Signals that it rests on, for doubts; empty = not told."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -154,6 +156,8 @@ class Verdict:
     runner_up: str | None = None
     separating_check: str = ""
     cannot_know: tuple[str, ...] = ()
+    reads: frozenset[str] = frozenset()
+    """Signals that it rests on, for doubts; empty = not told."""
 
     @property
     def runbook(self) -> str:

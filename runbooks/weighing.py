@@ -172,4 +172,5 @@ def _verdict(scene: Scene, suspicion: Suspicion, symptoms: dict[Place, list[Susp
         runner_up=suspicion.runner_up,
         separating_check=suspicion.separating_check,
         cannot_know=suspicion.cannot_know,
+        reads=suspicion.reads,
     )

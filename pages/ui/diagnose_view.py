@@ -6,7 +6,7 @@ from pages.ui.doubts import at_place, broken
 from pages.ui.fleet_scene import STATE_LEVELS, STATE_WORDS
 from pages.ui.markup import Markup, icon, tag
 from pages.ui.runbook_view import facts_html
-from pages.ui.states import mistrust
+from pages.ui.states import SOME_NUMBERS, mistrust
 from pages.ui.table import Cell, Column, Row
 from pages.ui.words import cause_text, clock, duration, name_text, opening
 from runbooks.laws.model import all_laws
@@ -26,7 +26,7 @@ def symptoms_of(found: Diagnosis, verdict: Verdict) -> list[str]:
 
 
 def _symptom(anomaly: Anomaly) -> str:
-    return f"{anomaly.id.replace('_', ' ')} on {anomaly.where}" + (f": {anomaly.says}" if anomaly.says else "")
+    return f"{name_text(anomaly.id)} on {anomaly.where}" + (f": {anomaly.says}" if anomaly.says else "")
 
 
 def card(found: Diagnosis, verdict: Verdict, rank: int) -> Markup:
@@ -40,7 +40,7 @@ def card(found: Diagnosis, verdict: Verdict, rank: int) -> Markup:
     return tag(
         "div",
         tag("h4", icon(level), opening(cause_text(verdict.cause)), " on ", str(verdict.where)),
-        tag("div", f"{verdict.confidence.capitalize()} · {since}" + (" · the headline" if rank == 0 else ""), *mistrust(at_place(broken(found), verdict.where), f"card {verdict.cause} {verdict.where}"), class_="pw-sub"),
+        tag("div", f"{verdict.confidence.capitalize()} · {since}" + (" · the headline" if rank == 0 else ""), *mistrust(at_place(broken(found), verdict.where, verdict.reads), f"card {verdict.cause} {verdict.where}", SOME_NUMBERS), class_="pw-sub"),
         facts_html(
             [
                 ("For it", verdict.evidence),
@@ -113,7 +113,7 @@ def state_rows(found: Diagnosis) -> list[Row]:
 
 def _seen_cell(found: Diagnosis, anomaly: Anomaly) -> Cell:
     """What a detector saw, and why its numbers are not trusted where a check of that place is broken."""
-    reasons = at_place(broken(found), anomaly.where)
+    reasons = at_place(broken(found), anomaly.where, anomaly.reads)
     return Cell(anomaly.says, note="; ".join(reasons), doubt=bool(reasons))
 
 

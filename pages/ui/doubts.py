@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 
 from collectors.dialect import load_dialect
@@ -47,10 +47,15 @@ def by_signal(laws: Iterable[LawFinding], concerns: Callable[[Where], bool] = an
     return {signal: tuple(dict.fromkeys(reasons)) for signal, reasons in told.items()}
 
 
-def at_place(laws: Iterable[LawFinding], where: Where) -> tuple[str, ...]:
-    """Reasons against numbers of a place, each with the signals that it puts in doubt."""
+def at_place(laws: Iterable[LawFinding], where: Where, reads: Collection[str] = ()) -> tuple[str, ...]:
+    """Reasons against numbers of a place, each with the signals that it puts in doubt.
+
+    `reads` are the signals that a judgement rests on: doubts of others are none of its own. Empty = it is not known on which.
+    """
     signals: dict[str, list[str]] = {}
     for signal, reasons in by_signal(laws, near(where)).items():
+        if reads and signal not in reads:
+            continue
         for reason in reasons:
             signals.setdefault(reason, []).append(signal.replace("_", " "))
     return tuple(f"{', '.join(names)}: {reason}" for reason, names in signals.items())

@@ -23,6 +23,7 @@ from pages.ui.runbook_view import (
     numbers_html,
     opened_step,
     outcome_html,
+    signals_read,
     step_items,
 )  # fmt: skip
 from pages.ui.steps import step_list
@@ -105,7 +106,7 @@ def _list(here: View) -> None:
 
 
 def _now(anomaly: Anomaly, against: Sequence[LawFinding]) -> Cell:
-    reasons = at_place(against, anomaly.where)
+    reasons = at_place(against, anomaly.where, anomaly.reads)
     return Cell(f"fires on {anomaly.where}", "warn", "warn", "; ".join(reasons), bool(reasons))
 
 
@@ -150,7 +151,7 @@ def _walk_page(here: View, runbook: Runbook) -> None:
         st.html(head_html(runbook, walk, clock(walk.at_ms), started))
     against = broken(data.diagnosis(here).value)
     with states.section("The conclusion"):
-        st.html(conclusion_html(walk, at_place(against, walk.where)))
+        st.html(conclusion_html(walk, at_place(against, walk.where, signals_read(walk))))
     finding = opened_step(walk, nav.given("step"))
     left, right = st.columns([9, 11], gap="small")
     with left, states.section("The steps"):

@@ -10,9 +10,9 @@ import numpy as np
 from collectors.figures import Panel
 from pages.ui.charts import Line, Mark, Tone
 from pages.ui.charts import Panel as Chart
-from pages.ui.doubts import Doubts, of_query
+from pages.ui.doubts import Doubts, of_query, signals_of
 from pages.ui.markup import Markup, icon, tag
-from pages.ui.states import mistrust
+from pages.ui.states import SOME_NUMBERS, mistrust
 from pages.ui.words import cause_text
 from runbooks.findings import Finding, Leaf, Number, Walk
 from runbooks.runbook import Runbook
@@ -168,6 +168,11 @@ def outcome_html(walk: Walk) -> Markup:
     )  # fmt: skip
 
 
+def signals_read(walk: Walk) -> frozenset[str]:
+    """The signals that the steps on its path looked at."""
+    return frozenset(s for finding in walk.path for number in finding.numbers for s in signals_of(number.promql))
+
+
 def conclusion_html(walk: Walk, reasons: Sequence[str] = ()) -> Markup:
     """The outcome in one line, before the steps: what a reader in a hurry came for; `reasons` put numbers of its place in doubt."""
     leaf = walk.outcome
@@ -176,7 +181,7 @@ def conclusion_html(walk: Walk, reasons: Sequence[str] = ()) -> Markup:
     return tag(
         "div",
         tag("strong", icon(level), _said(leaf)),
-        *mistrust(reasons, "conclusion"),
+        *mistrust(reasons, "conclusion", SOME_NUMBERS),
         tag("span", f"{runner_up} {leaf.change}".strip(), class_="pw-sub"),
         class_="pw-card",
         data_tone="warn" if level == "warn" else "ok" if level == "ok" else None,

@@ -24,11 +24,17 @@ def line(level: str, *parts: str | Markup) -> None:
     st.html(tag("div", icon(level), *(p if isinstance(p, Markup) else tag("span", p) for p in parts), class_="pw-line", data_tone=level))  # fmt: skip
 
 
-def mistrust(reasons: Sequence[str], key: str = "") -> tuple[Markup, ...]:
-    """The mark of a number that is not trusted, which opens to the reasons; nothing when there are none. `key`: see `reason`."""
+SOME_NUMBERS = "some numbers"
+
+
+def mistrust(reasons: Sequence[str], key: str = "", what: str = "") -> tuple[Markup, ...]:
+    """The mark of a number that is not trusted, which opens to the reasons; nothing when there are none. `key`: see `reason`.
+
+    `what` is not trusted where the mark stands beside more than a number: beside a cause, a bare mark would be read as its denial.
+    """
     if not reasons:
         return ()
-    return (reason("! not trusted", "; ".join(reasons), "pw-why pw-doubtful", key),)
+    return (reason(f"! {what + ' ' if what else ''}not trusted", "; ".join(reasons), "pw-why pw-doubtful", key),)
 
 
 def reason(word: str, why: str, class_: str, key: str = "") -> Markup:

@@ -9,9 +9,12 @@ from collectors.capsule import CapsuleSource, read_capsule
 from collectors.settings import Settings
 from pages.ui import doubts
 from pages.ui.compare import Party, charts, lay
+from pages.ui.diagnose_view import anomaly_rows, card
+from runbooks.diagnosis import diagnose
 from runbooks.laws.model import all_laws
 from runbooks.timeline import Episode, Timeline
 from runbooks.verdicts import Diagnosis, LawFinding, Place, Where
+from tests.shared_data import ROOT
 
 A, B = Where("replica", (Place("a:1"),)), Where("rank", (Place("b:1", "0"),))
 
@@ -28,6 +31,27 @@ def test_a_check_speaks_where_it_is_broken_and_for_the_fleet_always() -> None:
     assert len(doubts.at_place(laws, Where("fleet", ()))) == 2
     [said] = doubts.at_place([broken(A, "requests_waiting", "requests_running")], A)
     assert said == "requests waiting, requests running: a:1: it reads 1.7 (check x)"
+
+
+def test_a_judgement_is_doubted_by_what_it_rests_on() -> None:
+    """A hit ratio that counts retries says nothing against a full cache."""
+    laws = [broken(A, "prefix_cache_hits"), broken(A, "requests_waiting", id="y")]
+    assert [said.partition(":")[0] for said in doubts.at_place(laws, A, {"requests_waiting"})] == ["requests waiting"]
+    assert doubts.at_place(laws, A, {"kv_cache_usage"}) == ()
+    assert len(doubts.at_place(laws, A)) == 2
+
+
+def test_a_full_cache_is_not_doubted_by_the_hit_ratio_that_its_retries_spoil() -> None:
+    source = CapsuleSource(read_capsule(ROOT / "incidents" / "kv_pool_too_small.capsule"))
+    start, _ = source.extent_ms()
+    found = diagnose(source, start + 420_000, Settings())
+    assert {law.id for law in doubts.broken(found)} == {"hit_ratio_readable"}
+    assert found.verdicts[0].cause == "kv_limited"
+    assert len(found.anomalies) >= 6
+    for told in (found.verdicts[0], *found.anomalies):
+        assert not doubts.at_place(doubts.broken(found), told.where, told.reads)
+    assert "not trusted" not in card(found, found.verdicts[0], 0)
+    assert not any(cell.doubt for row in anomaly_rows(found) for cell in row.cells)
 
 
 def test_only_broken_checks_speak() -> None:
