@@ -21,6 +21,7 @@ from runbooks.account import (
     chance_by_rank,
     chance_of_excess,
 )
+from runbooks.quantile import median
 from runbooks.reading import Reading
 from runbooks.reading_windows import once
 
@@ -144,7 +145,7 @@ def _waiting_alone(reading: Reading) -> FrozenGauges | None:
         return None
     shown, seconds = float(waiting[-1]), (reading.seen_ms - since) / 1000
     lengths = _queue_lengths(reading, queue, start_ms)
-    length = float(np.median(lengths)) if len(lengths) else 0.0
+    length = median(lengths) if len(lengths) else 0.0
     stands = f"requests_waiting has stood at {shown:g} for {seconds:.0f} s while {traffic}, which waited in a queue of {length:.1f}"
     slack = reading.limits("metrics_untrustworthy", "slack_requests")
     if length > shown * (1 + reading.limits("metrics_untrustworthy", "board_off_ratio")) + slack:

@@ -9,6 +9,7 @@ import numpy as np
 
 from collectors.observed import NAN
 from runbooks.inferred import hidden_preemptions
+from runbooks.quantile import median
 from runbooks.reading_queue import QueueReading
 
 
@@ -101,7 +102,7 @@ class CacheReading(QueueReading):
     @cached_property
     def kv_median(self) -> float:
         values = self.gauge("kv_cache_usage")
-        return float(np.median(values)) if len(values) else NAN
+        return median(values) if len(values) else NAN
 
     @cached_property
     def kv_max(self) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 
 from collectors.observed import NAN
 from runbooks.episodes import holding_since
+from runbooks.quantile import quantile
 from runbooks.reading_windows import RankWindows
 
 
@@ -77,7 +78,7 @@ class QueueReading(RankWindows):
     def running_low(self) -> float:
         """Lower quartile of running in the recent window: what it falls to between two full batches."""
         values = self.gauge("requests_running")
-        return float(np.quantile(values, 0.25)) if len(values) else NAN
+        return quantile(values, 0.25) if len(values) else NAN
 
     @cached_property
     def pinned(self) -> bool:

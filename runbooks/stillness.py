@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from runbooks.reading import Reading
+from runbooks.reading_windows import once
 
 Kind = Literal["moving", "unclear", "stopped", "stale", "blocked", "blocked_perhaps", "deaf"]
 """deaf = no work on the gauges, yet requests end over HTTP and none gets a token."""
@@ -24,6 +25,7 @@ class Stillness:
     against: tuple[str, ...] = ()
 
 
+@once
 def stillness(reading: Reading) -> Stillness:
     """Judges the newest scrapes of one rank. `unclear`: silent, but not long enough to say (a long lone prefill)."""
     since = reading.silent_since_ms

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from collectors.model import Int64s
+from collectors.model import Floats, Int64s
 from collectors.observed import NAN, Counter
-from runbooks.quantile import quantile
+from runbooks.quantile import median, quantile
 from runbooks.reading import Reading
 from runbooks.scene import Scene, Suspicion
 
@@ -40,31 +39,31 @@ def _suspect(scene: Scene, reading: Reading) -> Suspicion | None:
     if reading.lookups_inflated or reading.preemptions > 0:
         return None
     stretches = _stretches(reading, round(limits("cold_prefix_cache", "prompts")))
-    if len(stretches) < 3:
+    if stretches is None or len(stretches.ratios) < 3:
         return None
-    ratios = np.array([stretch.ratio for stretch in stretches])
+    ratios, prompts = stretches.ratios, stretches.prompts
     best = quantile(ratios[:-1], WARM_QUANTILE)
     cold = ratios <= limits("cold_prefix_cache", "left_ratio") * best
     if not cold[-1]:  # a lucky stretch may end a cold spell or be an accident: judge it together with the one before
-        pair = stretches[-2:]
-        together = sum(s.ratio * s.prompts for s in pair) / sum(s.prompts for s in pair)
+        together = float(ratios[-2] * prompts[-2] + ratios[-1] * prompts[-1]) / (prompts[-2] + prompts[-1])
         cold[-1] = bool(cold[-2]) and together <= limits("cold_prefix_cache", "left_ratio") * best
         if not cold[-1]:
             return None
     first = len(cold) - 1
     while first > 0 and (cold[first - 1] or (first > 1 and cold[first - 2])):
         first -= 1
-    warm = float(np.median(ratios[:first])) if first else 0.0
+    warm = median(ratios[:first]) if first else 0.0
     if warm < limits("cold_prefix_cache", "warm_ratio") or cold[:first].mean() > limits(
         "cold_prefix_cache", "cold_before_ratio"
     ):
         return None
-    for side in (stretches[:first], stretches[first:]):
-        if sum(s.prompts for s in side) < limits("cold_prefix_cache", "prompts_each_side"):
+    for side in (slice(None, first), slice(first, None)):
+        if sum(prompts[side]) < limits("cold_prefix_cache", "prompts_each_side"):
             return None
-        if side[-1].end_ms - side[0].start_ms < 1000 * limits("cold_prefix_cache", "seconds_each_side"):
+        length_ms = stretches.end_ms[side][-1] - stretches.start_ms[side][0]
+        if length_ms < 1000 * limits("cold_prefix_cache", "seconds_each_side"):
             return None
-    since = stretches[first].start_ms
+    since = int(stretches.start_ms[first])
     before = (reading.window_start_ms, since)
     first_token = reading.rank.mean("time_to_first_token", *reading.recent)
     was = reading.rank.mean("time_to_first_token", *before)
@@ -94,15 +93,17 @@ def _suspect(scene: Scene, reading: Reading) -> Suspicion | None:
 
 
 @dataclass(frozen=True)
-class _Stretch:
-    start_ms: int
-    end_ms: int
-    ratio: float
-    prompts: float
+class _Stretches:
+    """Consecutive stretches of time, oldest first: hit ratio and first tokens of each."""
+
+    start_ms: Int64s
+    end_ms: Int64s
+    ratios: Floats
+    prompts: list[float]
 
 
-def _stretches(reading: Reading, prompts: int) -> list[_Stretch]:
-    """Hit ratio of consecutive stretches that each hold at least `prompts` first tokens, oldest first.
+def _stretches(reading: Reading, prompts: int) -> _Stretches | None:
+    """Hit ratio of consecutive stretches that each hold at least `prompts` first tokens.
 
     Stretches in which lookups were repeated or requests preempted are left out: their ratio means nothing.
     """
@@ -110,40 +111,48 @@ def _stretches(reading: Reading, prompts: int) -> list[_Stretch]:
     lookups, hits = rank.counter("prefix_cache_queries"), rank.counter("prefix_cache_hits")
     first_tokens = rank.counter("time_to_first_token")
     if lookups is None or hits is None or first_tokens is None:
-        return []
-    found: list[_Stretch] = []
+        return None
     step = round(max(1000 * reading.limits("cold_prefix_cache", "stretch_seconds"), 2 * reading.pace.interval_ms))
     steps = max(0, (reading.seen_ms - reading.window_start_ms + reading.pace.interval_ms) // step)
     instants = reading.seen_ms - step * np.arange(steps + 1)
-    looked, hit, prompted, preempted = (
-        _increases(counter, instants)
-        for counter in (lookups, hits, rank.counter("prompt_tokens"), rank.counter("preemptions"))
-    )
-    arrived, firsts, lasts = _totals(first_tokens, instants)
+    arrivals, firsts, lasts = (array.tolist() for array in _totals(first_tokens, instants))
+    starts, ends, admitted = [], [], []
     end = 0
     for start in range(1, steps + 1):
-        admitted = arrived[end] - arrived[start]
-        if not admitted >= prompts or lasts[end] <= firsts[start]:
-            continue
-        looked_up = looked(start, end)
-        readable = looked_up <= LOOKED_UP_ONCE * prompted(start, end) and not preempted(start, end) > 0
-        if looked_up > 0 and readable:
-            ratio = min(1.0, hit(start, end) / looked_up)
-            found.append(_Stretch(int(instants[start]), int(instants[end]), ratio, admitted))
-        end = start
-    return found[::-1]
+        arrived = arrivals[end] - arrivals[start]
+        if arrived >= prompts and lasts[end] > firsts[start]:
+            starts.append(start)
+            ends.append(end)
+            admitted.append(arrived)
+            end = start
+    start_ms, end_ms = instants[starts[::-1]], instants[ends[::-1]]
+    looked_up, hit, prompted, preempted = (
+        _increases(counter, start_ms, end_ms)
+        for counter in (lookups, hits, rank.counter("prompt_tokens"), rank.counter("preemptions"))
+    )
+    kept = (looked_up <= LOOKED_UP_ONCE * prompted) & ~(preempted > 0) & (looked_up > 0)
+    with np.errstate(invalid="ignore"):
+        ratios = hit[kept] / looked_up[kept]
+    return _Stretches(
+        start_ms[kept],
+        end_ms[kept],
+        np.where(ratios < 1.0, ratios, 1.0),
+        [prompts for prompts, good in zip(admitted[::-1], kept.tolist(), strict=True) if good],
+    )
 
 
-def _increases(counter: Counter | None, instants: Int64s) -> Callable[[int, int], float]:
-    """`Counter.increase` between two of many instants (by their place), each of them looked up once; NaN without a counter."""
+def _increases(counter: Counter | None, start_ms: Int64s, end_ms: Int64s) -> Floats:
+    """`Counter.increase` of many spans; NaN without a counter."""
     if counter is None or not len(counter.times_ms):
-        return lambda start, end: NAN
-    totals, firsts, lasts = _totals(counter, instants)
-    return lambda start, end: totals[end] - totals[start] if lasts[end] > firsts[start] else NAN
+        return np.full(len(start_ms), NAN)
+    begun, firsts, _ = _totals(counter, start_ms)
+    ended, _, lasts = _totals(counter, end_ms)
+    with np.errstate(invalid="ignore"):
+        return np.where(lasts > firsts, ended - begun, NAN)
 
 
-def _totals(counter: Counter, instants: Int64s) -> tuple[list[float], list[int], list[int]]:
+def _totals(counter: Counter, instants: Int64s) -> tuple[Floats, Int64s, Int64s]:
     """What a counter had counted by each of some instants, and the places of the scrapes: the first one for those before it, and -1."""
     places = counter.times_ms.searchsorted(instants, side="right") - 1
     at = np.maximum(places, 0)
-    return counter.total[at].tolist(), at.tolist(), places.tolist()
+    return counter.total[at], at, places

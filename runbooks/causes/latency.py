@@ -19,7 +19,7 @@ def late_share(reading: Reading, signal: str, threshold_seconds: float) -> tuple
     near = (histogram.bucket_times_ms >= max(reading.epoch_ms, reading.recent[0])) & (
         histogram.bucket_times_ms <= reading.seen_ms
     )
-    place = np.flatnonzero(np.isclose(histogram.edges, threshold_seconds, rtol=1e-9))
+    place = np.flatnonzero(np.abs(histogram.edges - threshold_seconds) <= 1e-8 + 1e-9 * threshold_seconds)
     counts = histogram.buckets[near]
     if len(counts) < 2 or not len(place):
         return None

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from collectors.model import Floats
 from collectors.observed import Counter
+from runbooks.quantile import median, quantile
 from runbooks.reading import Reading
 from runbooks.scene import Scene, Suspicion
 
@@ -45,23 +46,24 @@ def _suspect(scene: Scene, reading: Reading) -> Suspicion | None:
     first = len(gaps) - NEWEST_BLOCKS
     if first < limits("engine_slow", "baseline_blocks") or np.isnan(gaps[first:]).any():
         return None
-    newest = gaps[first:]
-    if np.isnan(gaps[:first]).all():
+    newest, before = gaps[first:], gaps[:first]
+    measured = before[~np.isnan(before)]
+    if not len(measured):
         return None
-    calm_level = float(np.nanquantile(gaps[:first], CALM_QUANTILE))
-    if float(np.median(newest)) < limits("engine_slow", "gap_ratio") * calm_level:
+    calm_level, level = quantile(measured, CALM_QUANTILE), median(newest)
+    if level < limits("engine_slow", "gap_ratio") * calm_level:
         return None
-    began = _began(gaps, first, math.sqrt(calm_level * float(np.median(newest))))
+    began = _began(gaps, first, math.sqrt(calm_level * level))
     calm = _at_ease(reading, edges[:began]) & ~np.isnan(gaps[: began - 1])
     earlier = gaps[: began - 1][calm][-BASELINE_BLOCKS:]
     if len(earlier) < limits("engine_slow", "baseline_blocks"):
         return None
-    usual = float(np.median(earlier))
-    if float(np.median(newest)) < limits("engine_slow", "gap_ratio") * usual or newest.min() <= earlier.max():
+    usual = median(earlier)
+    if level < limits("engine_slow", "gap_ratio") * usual or newest.min() <= earlier.max():
         return None
     onset, end = edges[began], edges[-1]
-    before, now = (edges[0], edges[began - 1]), (onset, end)  # the whole slow stretch: a minute alone is noisy
-    grown = _load_growth(reading, before, now)
+    now = (onset, end)  # the whole slow stretch: a minute alone is noisy
+    grown = _load_growth(reading, (edges[0], edges[began - 1]), now)
     if grown is None or max(grown.values()) > limits("engine_slow", "load_ratio"):
         return None
     if reading.preemptions > 0 or reading.hidden_preemptions or reading.lookups_inflated:
@@ -74,7 +76,7 @@ def _suspect(scene: Scene, reading: Reading) -> Suspicion | None:
         places=(reading.place,),
         since_ms=onset,
         evidence=(
-            f"token gap {1000 * float(np.median(newest)):.0f} ms against {1000 * usual:.0f} ms before",
+            f"token gap {1000 * level:.0f} ms against {1000 * usual:.0f} ms before",
             f"the work did not grow ({words}, against before)",
             f"each quarter of the last {(end - edges[first]) / 1000:.0f} s was slower than the slowest stretch before",
         ),

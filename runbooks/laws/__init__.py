@@ -42,22 +42,30 @@ def check_laws(
                     shown,
                     observations.engine_version,
                 )
-                ranks.append((subject, place))
+                ranks.append((subject, _where(place)))
+    replicas = [
+        (
+            Subject(replica, None, None, observations.at_ms, observations.interval_ms, limits),
+            _where(Place(replica.instance)),
+        )
+        for replica in observations.replicas
+    ]
     for law in all_laws().values():
         if law.scope == "rank":
-            found += [_finding(law, subject, place) for subject, place in ranks]
+            found += [_finding(law, subject, where) for subject, where in ranks]
             continue
-        for replica in observations.replicas:
-            subject = Subject(replica, None, None, observations.at_ms, observations.interval_ms, limits)
-            found.append(_finding(law, subject, Place(replica.instance)))
+        found += [_finding(law, subject, where) for subject, where in replicas]
     return tuple(found)
 
 
-def _finding(law: Law, subject: Subject, place: Place) -> LawFinding:
+def _where(place: Place) -> Where:
+    return Where("rank" if place.engine else "replica", (place,))
+
+
+def _finding(law: Law, subject: Subject, where: Where) -> LawFinding:
     outcome: Outcome = CHECKS[law.id](subject)
     broken = outcome.status == "broken"
     taints = tuple(dict.fromkeys((*law.taints, *outcome.taints))) if broken else ()
-    where = Where("rank" if place.engine else "replica", (place,))
     return LawFinding(law.id, outcome.status, where, outcome.evidence or law.statement, taints)
 
 

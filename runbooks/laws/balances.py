@@ -46,11 +46,12 @@ def _at_most(subject: Subject, low: Floats | None, high: Floats | None, low_name
     if rows is None:
         return unknown(f"{low_name} or {high_name} is not there")
     less, more = rows
-    slack = np.maximum(
-        subject.limits("metrics_untrustworthy", "slack_requests"),
-        subject.limits("metrics_untrustworthy", "slack_ratio") * np.abs(more) * 0.1,
-    )
-    if (less > more + slack).all():
+    requests = subject.limits("metrics_untrustworthy", "slack_requests")
+    ratio = subject.limits("metrics_untrustworthy", "slack_ratio")
+    if all(
+        low > high + max(requests, ratio * abs(high) * 0.1)
+        for low, high in zip(less.tolist(), more.tolist(), strict=True)
+    ):
         return Outcome("broken", f"{low_name} {less[-1]:,.0f} exceed {high_name} {more[-1]:,.0f}")
     return KEPT
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from collectors.observed import Histogram, Rank
+from collectors.model import Floats
+from collectors.observed import Counter, Histogram, Rank
 from runbooks.laws.model import KEPT, Check, Outcome, Subject, unknown
+from runbooks.reading import Reading
+from runbooks.reading_windows import once
 
 
 def _with_buckets(rank: Rank) -> Iterator[tuple[str, Histogram]]:
@@ -35,23 +40,76 @@ def _judge(subject: Subject, broken: list[tuple[str, str]], seen: int) -> Outcom
     return KEPT if seen else unknown("no buckets in the window")
 
 
-def _none_falls(rank: Rank, scrapes: int, since_ms: int) -> bool:
-    """Whether every bucket of every histogram is there in the newest scrapes and holds at least what the one below it holds."""
-    histograms = [histogram for _, histogram in _with_buckets(rank)]
-    if not histograms or any(not h.gapless or h.bucket_times_ms[0] < since_ms for h in histograms):
-        return False
-    if len({len(h.bucket_times_ms) for h in histograms}) > 1:
-        return False
-    joined = np.concatenate([h.buckets[-scrapes:] for h in histograms], axis=1)
-    falls = joined[:, 1:] < joined[:, :-1]
-    falls[:, np.cumsum([len(h.edges) for h in histograms])[:-1] - 1] = False  # from one histogram to the next
+@dataclass(frozen=True)
+class _Joined:
+    """The newest scrapes of all histograms of a rank side by side, each bucket of them there: laws that nothing breaks are judged at once.
+
+    counts (scrapes, edges of all); starts, ends: the first and last edge of each histogram.
+    """
+
+    histograms: tuple[Histogram, ...]
+    times_ms: list[int]
+    counts: Floats
+    edges: Floats
+    starts: npt.NDArray[np.intp]
+    ends: npt.NDArray[np.intp]
+
+    def counters(self, of: Callable[[Histogram], Counter]) -> Floats:
+        """The raw values of a counter of each histogram at those scrapes: (scrapes, histograms)."""
+        found = [of(histogram) for histogram in self.histograms]
+        return np.array([[counter.values[counter.at(t)] for counter in found] for t in self.times_ms])
+
+
+@once
+def _joined(reading: Reading) -> _Joined | None:
+    """None where the histograms of the rank do not lie side by side."""
+    histograms = tuple(histogram for _, histogram in _with_buckets(reading.rank))
+    if not histograms or any(not h.gapless or h.bucket_times_ms[0] < reading.epoch_ms for h in histograms):
+        return None
+    times_ms = histograms[0].bucket_times_ms
+    if any(h.bucket_times_ms is not times_ms for h in histograms):
+        return None
+    scrapes = int(reading.limits("metrics_untrustworthy", "scrapes"))
+    behind = np.cumsum([len(h.edges) for h in histograms])
+    return _Joined(
+        histograms,
+        times_ms[-scrapes:].tolist(),
+        np.concatenate([h.buckets[-scrapes:] for h in histograms], axis=1),
+        np.concatenate([h.edges for h in histograms]),
+        np.concatenate(([0], behind[:-1])),
+        behind - 1,
+    )
+
+
+def _none_falls(joined: _Joined) -> bool:
+    """Whether every bucket holds at least what the one below it holds."""
+    falls = joined.counts[:, 1:] < joined.counts[:, :-1]
+    falls[:, joined.ends[:-1]] = False  # from one histogram to the next
     return not falls.any()
+
+
+def _all_fit(joined: _Joined) -> bool:
+    """Whether every sum lies well between what the buckets of the newest scrape allow, one of them with observations."""
+    counts, edges = joined.counts[-1], joined.edges
+    inside, lower, upper = counts.copy(), np.zeros(len(edges)), edges.copy()
+    inside[1:] -= counts[:-1]
+    inside[joined.starts] = counts[joined.starts]
+    lower[1:] = edges[:-1]
+    lower[joined.starts] = upper[joined.ends] = 0.0
+    sums = joined.counters(lambda histogram: histogram.sum)[-1]
+    least, most = (np.add.reduceat(inside * bound, joined.starts) for bound in (lower, upper))
+    most[inside[joined.ends] != 0] = np.inf
+    slack = 0.9e-6  # less than below: these sums are added up in another order
+    fits = (sums >= least * (1 - slack) - slack) & (sums <= most * (1 + slack) + slack)
+    return bool(fits.all() and inside.min() >= 0 and counts[joined.ends].any())
 
 
 def buckets_cumulative(subject: Subject) -> Outcome:
     """Counts may not fall from a bucket to the next higher one."""
     assert subject.rank is not None
-    if _none_falls(subject.rank, subject.scrapes, _epoch(subject)):
+    assert subject.reading is not None
+    joined = _joined(subject.reading)
+    if joined is not None and _none_falls(joined):
         return KEPT
     broken, seen = [], 0
     for signal, histogram in _with_buckets(subject.rank):
@@ -75,6 +133,12 @@ def buckets_cumulative(subject: Subject) -> Outcome:
 def inf_bucket_is_count(subject: Subject) -> Outcome:
     """+Inf and count are one number."""
     assert subject.rank is not None
+    assert subject.reading is not None
+    joined = _joined(subject.reading)
+    if joined is not None and np.isinf(joined.edges[joined.ends]).all():
+        equal = joined.counts[:, joined.ends] == joined.counters(lambda histogram: histogram.count)
+        if equal.all():
+            return KEPT
     broken, seen = [], 0
     for signal, histogram in _with_buckets(subject.rank):
         times, counts = _newest(histogram, subject.scrapes, _epoch(subject))
@@ -92,6 +156,10 @@ def inf_bucket_is_count(subject: Subject) -> Outcome:
 def sum_fits_buckets(subject: Subject) -> Outcome:
     """Between the buckets' lower and upper bounds; all bounds of these families are positive."""
     assert subject.rank is not None
+    assert subject.reading is not None
+    joined = _joined(subject.reading)
+    if joined is not None and _all_fit(joined):
+        return KEPT
     broken, seen = [], 0
     for signal, histogram in _with_buckets(subject.rank):
         times, counts = _newest(histogram, 1, _epoch(subject))
