@@ -20,10 +20,21 @@ _WORDS = {"yes": "yes", "no": "no", "inconclusive": "cannot be told", "error": "
 
 
 def plain(text: str) -> str:
-    """Text from outside on one Markdown line: markup characters escaped, control characters made visible."""
+    """Text from outside on one Markdown line: markup characters escaped, control characters made visible.
+
+    What is markup only at the beginning of a line or beside a bracket (`-`, `+`, `(`, `!`) stays as it is elsewhere: an option such as
+    --max-num-seqs is copied from the ticket into a shell.
+    """
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     shown = shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_{}\[\]()#+!|~@-])", r"\\\1", shown)
+    shown = re.sub(r"([\\`*_\[\]#|~@])", r"\\\1", shown)
+    return re.sub(r"^(\s*)([-+]|\d+(?=[.)]))", _not_a_list, shown)
+
+
+def _not_a_list(found: re.Match[str]) -> str:
+    """A line that would begin a list item: the mark is escaped, or stands as a character reference where it is a number."""
+    space, mark = found.groups()
+    return f"{space}&#{ord(mark[0])};{mark[1:]}" if mark.isdigit() else f"{space}\\{mark}"
 
 
 def block(text: str) -> str:

@@ -186,6 +186,14 @@ def test_plain_text_is_one_line_without_markup(text: str) -> None:
     assert not re.search(r"(?<!\\)[`*_\[\]|#~]", shown.replace("\\\\", ""))
 
 
+def test_options_can_be_copied_from_the_ticket_and_nothing_begins_a_list() -> None:
+    assert plain("Lower --max-num-seqs (or cap it): 2.5 s + more") == "Lower --max-num-seqs (or cap it): 2.5 s + more"
+    assert plain("--max-num-seqs") == "\\--max-num-seqs"
+    assert plain("+ item") == "\\+ item"
+    assert plain("12. item") == "&#49;2. item"
+    assert plain("![x](http://a)") == "!\\[x\\](http://a)"
+
+
 @settings(deadline=None, max_examples=150)
 @given(st.text(alphabet="`a\n<", max_size=40))
 def test_a_block_cannot_be_closed_from_inside(text: str) -> None:
