@@ -28,6 +28,8 @@ LEFT, RIGHT, TOP, BOTTOM = 92, 24, 54, 62
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b4b8a", "#8c6d31")
 INK, MUTED, GRID, MARK = "#1f2328", "#57606a", "#d8dee4", "#a40e26"
 LABEL_CHARACTERS = 46
+DRAWABLE = 1e18
+"""Beyond it lies nothing that was measured: no point is drawn there, as for an infinity."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def chart_png(chart: Chart) -> bytes:
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
     """About `count` round numbers from the first at or below `low` to the first at or above `high`."""
     span = high - low
-    if not span > 0:
+    if not span > 1e-300:
         return [low]
     raw = span / max(count, 1)
     power = 10.0 ** math.floor(math.log10(raw))
@@ -88,7 +90,7 @@ class _Drawing:
     def __init__(self, draw: ImageDraw, chart: Chart) -> None:
         self.draw_on = draw
         self.chart = chart
-        known = [line.values[~np.isnan(line.values) & ~np.isinf(line.values)] for line in chart.lines]
+        known = [line.values[np.abs(line.values) < DRAWABLE] for line in chart.lines]
         values = np.concatenate(known) if known else np.empty(0)
         top = float(values.max()) if len(values) else 1.0
         low = min(0.0, float(values.min())) if len(values) else 0.0
@@ -130,7 +132,7 @@ class _Drawing:
     def _line(self, line: Line, colour: str) -> None:
         run: list[tuple[float, float]] = []
         for t, value in zip(line.times_ms.tolist(), line.values.tolist(), strict=True):
-            if math.isfinite(value):
+            if abs(value) < DRAWABLE:
                 run.append((self.x(t), self.y(value)))
                 continue
             self._run(run, colour)

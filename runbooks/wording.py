@@ -43,9 +43,11 @@ def worded(value: float | None, unit: str) -> str:
 
 
 def digits(value: float) -> str:
-    """Three significant digits: `5.11`, `0.342`, `1,914`."""
+    """Three significant digits: `5.11`, `0.342`, `1,914`; from 10^15 on with an exponent: `1.5e+18`."""
     if value == 0:
         return "0"
+    if not abs(value) < 1e15:
+        return f"{value:.3g}"
     decimals = max(0, 2 - math.floor(math.log10(abs(value))))
     text = f"{value:,.{min(decimals, 6)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

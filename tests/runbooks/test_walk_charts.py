@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -71,6 +71,9 @@ def test_the_same_chart_is_the_same_picture_and_a_gap_is_not_bridged() -> None:
     assert painted(holed) < 0.75 * painted(whole)
 
 
+@example([1.5e308], "", "requests/s")
+@example([1.5e306, -1.7e308], "", "ratio")
+@example([5e-324], "", "seconds")
 @given(
     st.lists(st.floats(allow_nan=True, allow_infinity=True, width=64), min_size=1, max_size=8),
     st.text(max_size=300),
