@@ -6,6 +6,7 @@ The steps gather evidence by PromQL; the outcome is held to the diagnosis of the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -22,7 +23,7 @@ from runbooks.outcome import leaf_of
 from runbooks.place import asked_place, found_place, verdicts_at
 from runbooks.predicates import Facts
 from runbooks.runbook import PLACEHOLDER, Runbook, RunbookError, Step
-from runbooks.verdicts import Diagnosis
+from runbooks.verdicts import Diagnosis, Where
 
 __all__ = ["Answer", "RunbookError", "verify", "walk"]
 
@@ -141,9 +142,18 @@ def _finding(step: Step, scene: Scene, answer: Answer) -> Finding:
         numbers=numbers,
         next=None,
         says=_say(step, word, numbers, facts),
-        instructions=step.instructions,
+        instructions=_addressed(step.instructions, scene.where),
         why=step.why,
     )
+
+
+def _addressed(instructions: tuple[str, ...], where: Where) -> tuple[str, ...]:
+    """Instructions with the address of the one replica that is walked; a name that is no address of host and port, and could be anything
+    in a shell, leaves the word REPLICA."""
+    [*instances] = {place.instance for place in where.places}
+    if len(instances) != 1 or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*:[0-9]{1,5}", instances[0]):
+        return instructions
+    return tuple(line.replace("REPLICA", instances[0]) if line.startswith("$ ") else line for line in instructions)
 
 
 def _say(step: Step, word: FindingWord, numbers: tuple[Number, ...], facts: Facts | None) -> str:

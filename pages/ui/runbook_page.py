@@ -20,6 +20,7 @@ from pages.ui.runbook_view import (
     evidence_chart,
     evidence_groups,
     head_html,
+    instruction_html,
     numbers_html,
     opened_step,
     outcome_html,
@@ -191,7 +192,7 @@ def _detail(
         if line.startswith("$ "):
             st.code(line[2:], language=None, wrap_lines=True)
         else:
-            st.text(line)
+            st.html(instruction_html(line))
     _answer(here, runbook, walk, finding, recorded)
 
 

@@ -78,6 +78,11 @@ def numbers_html(numbers: Sequence[Number], doubts: Doubts | None = None) -> Mar
     )
 
 
+def instruction_html(line: str) -> Markup:
+    """One line of what a person is to look at; words of a log between back-quotes stand out."""
+    return tag("div", *(tag("code", part) if place % 2 else part for place, part in enumerate(line.split("`"))))
+
+
 def evidence_groups(finding: Finding) -> list[list[Number]]:
     """Numbers that can share a chart: the same unit, with a query behind them."""
     groups: dict[str, list[Number]] = {}

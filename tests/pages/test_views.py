@@ -21,7 +21,7 @@ from pages.ui.fleet_scene import Scene
 from pages.ui.fleet_table import averaging_text, fleet_line, rows
 from pages.ui.latency_view import heat_chart
 from pages.ui.memory_view import device_bar, fix_text, number_rows, verdict_card
-from pages.ui.runbook_view import conclusion_html, numbers_html, outcome_html
+from pages.ui.runbook_view import conclusion_html, instruction_html, numbers_html, outcome_html
 from pages.ui.story_view import lanes_of, places_text
 from pages.ui.words import digits
 from runbooks.diagnosis import diagnose
@@ -211,6 +211,10 @@ def test_figures_of_a_log_come_with_their_unit_and_options_with_their_name() -> 
     ]
     told = [(number.label, number.words) for number in log_numbers({"numbers": numbers})]
     assert told == [("available KV", "3.76 GiB"), ("max_tokens", "512"), ("max model len", "40,000 tokens")]
+
+
+def test_words_of_a_log_stand_out_in_an_instruction() -> None:
+    assert "look for <code>fatal &lt;error&gt;</code>." in instruction_html("look for `fatal <error>`.")
 
 
 def test_what_all_figures_of_a_step_have_in_common_is_said_once() -> None:

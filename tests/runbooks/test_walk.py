@@ -15,11 +15,11 @@ from collectors.source import SourceError, SourceUnreachable
 from collectors.store.blocks import Blocks
 from collectors.store.embedded import EmbeddedSource
 from runbooks.diagnosis import diagnose
-from runbooks.engine import Answer, RunbookError, verify, walk
+from runbooks.engine import Answer, RunbookError, _addressed, verify, walk
 from runbooks.findings import Walk
 from runbooks.library import runbook_ids
 from runbooks.predicates import Facts
-from runbooks.verdicts import Verdict
+from runbooks.verdicts import Place, Verdict, Where
 from tests.runbooks.recorded_walks import recorded
 from tests.shared_data import shared, shared_files
 
@@ -394,3 +394,21 @@ def test_a_change_is_verified_by_its_own_check() -> None:
     assert (during.finding, after.finding) == ("no", "yes")
     with pytest.raises(RunbookError, match="no check 'nope'"):
         verify("waiting_growth", "nope", source, instant(wrapper, 93), SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("names", "address"),
+    [
+        (["vllm-0:8000"], "vllm-0:8000"),
+        (["10.0.0.7:8000", "10.0.0.7:8000"], "10.0.0.7:8000"),
+        (["a:1", "b:1"], "REPLICA"),
+        (["prod/vllm-0"], "REPLICA"),
+        (["x:1; reboot"], "REPLICA"),
+        (["$(reboot):1"], "REPLICA"),
+        ([], "REPLICA"),
+    ],
+)
+def test_a_command_names_the_replica_that_is_walked(names: list[str], address: str) -> None:
+    where = Where("rank", tuple(Place(name, str(rank)) for rank, name in enumerate(names)))
+    given = ("$ curl http://REPLICA/health", "REPLICA is a word here")
+    assert _addressed(given, where) == (f"$ curl http://{address}/health", "REPLICA is a word here")
