@@ -14,7 +14,7 @@ from collectors.figures import FigureStatus, QuantileFigure, QuantilePanel, Shar
 from collectors.identity import FleetTree
 from collectors.model import Floats, Vector, Window
 from collectors.quantile_values import QuantileInterval, QuantileSeries
-from collectors.quantiles import bucket_rows, merge, quantile_series, share_under, snap_threshold
+from collectors.quantiles import bucket_rows, merge, parse_bound, quantile_series, share_under, snap_threshold
 from collectors.scraped import Key
 from collectors.settings import Objective
 from collectors.signals import AT, Plan, duration_text
@@ -100,17 +100,32 @@ def _layout_note(series: QuantileSeries) -> str:
 
 def replica_columns(vector: Vector, tree: FleetTree) -> tuple[tuple[Key, ...], Floats, Floats]:
     """A bucket vector by replica and `le` -> (replica keys, bounds, cumulative): columns are replicas, NaN where one lacks a bound."""
-    rows: dict[Key, list[int]] = defaultdict(list)
-    for index, labels in enumerate(vector.labels):
-        rows[tree.key_of(labels)].append(index)
-    parts = {key: bucket_rows([vector.labels[i] for i in at], vector.values[at]) for key, at in rows.items()}
-    if not parts:
+    columns: dict[Key, int] = {}
+    column_of = [columns.setdefault(tree.key_of(labels), len(columns)) for labels in vector.labels]
+    if not columns:
         return (), np.empty(0), np.empty((0, 0))
-    bounds = np.unique(np.concatenate([own for own, _ in parts.values()]))
-    grid = np.full((len(bounds), len(parts)), np.nan)
-    for column, (own, counts) in enumerate(parts.values()):
-        grid[np.searchsorted(bounds, own), column] = counts[:, 0]
-    return tuple(parts), bounds, grid
+    texts = [labels.get("le", "") for labels in vector.labels]
+    bound_of = {text: _bound(text) for text in dict.fromkeys(texts)}
+    own = np.array([bound_of[text] for text in texts])
+    told = ~np.isnan(own)
+    bounds = np.unique(own[told])
+    grid = np.full((len(bounds), len(columns)), np.nan)
+    at = np.searchsorted(bounds, own[told]), np.array(column_of)[told]
+    grid[at] = vector.values[told]
+    if len(np.unique(np.ravel_multi_index(at, grid.shape))) < len(at[0]):  # one bound written in two ways
+        for column in range(len(columns)):
+            mine = np.flatnonzero(np.array(column_of) == column)
+            each, counts = bucket_rows([vector.labels[i] for i in mine], vector.values[mine])
+            grid[np.searchsorted(bounds, each), column] = counts[:, 0]
+    return tuple(columns), bounds, grid
+
+
+def _bound(text: str) -> float:
+    """The number of an `le`; NaN for what is none."""
+    try:
+        return parse_bound(text)
+    except ValueError:
+        return float("nan")
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ class FleetTree:
         return self._by_key.get(key)
 
     def key_of(self, labels: Labels) -> Key:
-        return tuple(labels.get(label, "") for label in self.replica_labels)
+        return tuple([labels.get(label, "") for label in self.replica_labels])
 
     @property
     def engine_text(self) -> str:

@@ -56,8 +56,9 @@ def _laid(times_ms: Int64s, sheets: Sequence[Sheet]) -> Floats:
     key = times_ms.tobytes()
     laid = []
     for sheet in sheets:
-        stale = is_stale(sheet.values)
-        values = np.where(stale, np.nan, sheet.values) if stale.any() else sheet.values
+        values = sheet.values
+        if not sheet.plain and (stale := is_stale(values)).any():
+            values = np.where(stale, np.nan, values)
         if sheet.times_ms.tobytes() != key:
             wider = np.full((len(values), len(times_ms)), np.nan)
             wider[:, np.searchsorted(times_ms, sheet.times_ms)] = values
@@ -129,6 +130,7 @@ def _end_to_end(pieces: Sequence[Sheet]) -> Sheet:
         pieces[0].share,
         np.concatenate([piece.times_ms for piece in pieces]),
         np.concatenate([piece.values for piece in pieces], axis=1),
+        all(piece.plain for piece in pieces),
     )
 
 

@@ -57,7 +57,7 @@ class Target:
 
 
 def key_of(labels: Labels, replica_labels: Sequence[str]) -> Key:
-    return tuple(labels.get(label, "") for label in replica_labels)
+    return tuple([labels.get(label, "") for label in replica_labels])
 
 
 def key_text(key: Key) -> str:

@@ -49,6 +49,8 @@ class Sheet:
     share: Share
     times_ms: Int64s
     values: Floats
+    plain: bool = False
+    """Known to hold no staleness marker."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ def sheets_of(answer: Strips, key_of: Callable[[Labels], TargetKey], kind: str, 
 
         kept = of_labels(answer.labels, (kind, turn, strip.places.tobytes()), shares) if answer.lasting else shares()
         for share in kept:
-            found.append(Sheet(share, strip.times_ms, strip.values if share.rows is None else strip.values[share.rows]))
+            values = strip.values if share.rows is None else strip.values[share.rows]
+            found.append(Sheet(share, strip.times_ms, values, strip.plain))
     return sorted(found, key=lambda sheet: sheet.share.first)
 
 

@@ -23,6 +23,8 @@ class Strip:
     times_ms: Int64s
     values: Floats
     places: npt.NDArray[np.intp]
+    plain: bool = False
+    """Known to hold no staleness marker."""
 
 
 @dataclass(frozen=True)

@@ -57,12 +57,32 @@ class Timelines:
         key = ends_ms.tobytes(), side
         found = self._until.get(key)
         if found is None:
-            found = np.empty((len(self._each), len(ends_ms)), dtype=np.int64)
-            for line, times in enumerate(self._each):
-                found[line] = times.searchsorted(ends_ms, side=side)
+            found = self._all_or_none(int(ends_ms[0]), side) if len(ends_ms) == 1 else None
+            if found is None:
+                found = np.empty((len(self._each), len(ends_ms)), dtype=np.int64)
+                for line, times in enumerate(self._each):
+                    found[line] = times.searchsorted(ends_ms, side=side)
             found.setflags(write=False)
             self._until[key] = found
         return found
+
+    def _all_or_none(self, end_ms: int, side: Side) -> Rows | None:
+        """The answer for one end that lies behind, or before, all rows, as the ends of what was read for one instant do."""
+        if self._ends_ms is None:
+            return None
+        first_ms, last_ms = self._ends_ms
+        if last_ms < end_ms + (side == "right"):
+            return self.rows[:, None].copy()
+        if first_ms >= end_ms + (side == "right"):
+            return np.zeros((len(self._each), 1), dtype=np.int64)
+        return None
+
+    @cached_property
+    def _ends_ms(self) -> tuple[int, int] | None:
+        """The first and the last row of all; None when a timeline has none."""
+        if not self._each or not self.rows.all():
+            return None
+        return int(min(times[0] for times in self._each)), int(max(times[-1] for times in self._each))
 
 
 @dataclass(frozen=True)
@@ -200,14 +220,15 @@ def strips(
     found: list[Strip] = []
     scattered: dict[int, list[tuple[Int64s, Floats]]] = {}
     tile = blocks.tiles.of(plan, start_ms, end_ms, snapshot)
+    rows = tile.rows(start_ms, end_ms) if tile is not None else []
     for number, part in enumerate(plan.parts):
         now = snapshot(part.lane)
         held = tile.held[number] if tile is not None else None
         if held is not None and held.holds(now, end_ms):
-            times_ms = held.times_ms
-            first, behind = times_ms.searchsorted(start_ms), times_ms.searchsorted(end_ms, side="right")
+            first, behind = rows[number]
             if first < behind:
-                found.append(Strip(times_ms[first:behind], held.values[:, first:behind], part.positions))
+                times_ms, values = held.times_ms[first:behind], held.values[:, first:behind]
+                found.append(Strip(times_ms, values, part.positions, plain=True))
             continue
         piece = now.read(part.columns, start_ms, end_ms, blocks.cache)
         if piece is None:
@@ -215,7 +236,7 @@ def strips(
         if plan.scattered or piece.dirty.any():
             found.extend(_with_gaps(part, piece, plan.scattered, scattered, keep_stale))
         else:
-            found.append(Strip(piece.times_ms, piece.values, part.positions))
+            found.append(Strip(piece.times_ms, piece.values, part.positions, plain=True))
     for position, pieces in scattered.items():
         times_ms, values = joined(pieces)
         found.append(Strip(times_ms, values[None, :], np.array([position])))

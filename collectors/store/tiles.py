@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -29,6 +30,7 @@ GLANCE_MS = 300_000
 GLANCES_KEPT = 4096
 TILES_PER_PLAN = 32
 NEVER_MS = 2**62
+NO_TIMES = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,28 @@ class Tile:
 
     def covers(self, start_ms: int, end_ms: int) -> bool:
         return self.after_ms < start_ms and end_ms < self.before_ms
+
+    def rows(self, start_ms: int, end_ms: int) -> list[tuple[int, int]]:
+        """For each lane the rows start_ms <= t <= end_ms of what it holds: all looked up at once."""
+        first_ms, span_ms, starts, lined_up = self._lined_up
+        lanes = np.arange(len(starts)) * span_ms
+        begin, end = max(start_ms - first_ms, 0), min(max(end_ms - first_ms, -1), span_ms - 2)
+        first = lined_up.searchsorted(lanes + min(begin, span_ms - 1)) - starts
+        behind = lined_up.searchsorted(lanes + end, side="right") - starts
+        return list(zip(first.tolist(), behind.tolist(), strict=True))
+
+    @cached_property
+    def _lined_up(self) -> tuple[int, int, Int64s, Int64s]:
+        """(earliest time, room for a lane, where each lane begins, the times of all lanes one behind the other in their rooms)."""
+        times = [held.times_ms if held is not None else NO_TIMES for held in self.held]
+        filled = [each for each in times if len(each)]
+        if not filled:
+            return 0, 3, np.zeros(len(times), dtype=np.int64), NO_TIMES
+        first_ms = int(min(each[0] for each in filled))
+        span_ms = int(max(each[-1] for each in filled)) - first_ms + 3
+        starts = np.concatenate(([0], np.cumsum([len(each) for each in times])[:-1])).astype(np.int64)
+        lined_up = np.concatenate([each - first_ms + lane * span_ms for lane, each in enumerate(times)])
+        return first_ms, span_ms, starts, lined_up
 
 
 class Tiles:
@@ -190,7 +214,7 @@ def _around(chunks: tuple[Chunk, ...], start_ms: int, end_ms: int, block_rows: i
 
 def _held(chunks: tuple[Chunk, ...], columns: Columns, cut: _Cut) -> Held:
     if not cut.pieces:
-        return Held(chunks, np.empty(0, dtype=np.int64), np.empty((len(columns), 0)))
+        return Held(chunks, NO_TIMES, np.empty((len(columns), 0)))
     times = [chunk.times_ms[start:stop] for chunk, start, stop in cut.pieces]
     values = [chunk.decode(columns, start, stop) for chunk, start, stop in cut.pieces]
     joined_times = times[0] if len(times) == 1 else np.concatenate(times)

@@ -74,6 +74,8 @@ ZeroCut = Literal["first", "last"]
 
 WIDE = 4
 """From this many series a timeline on, each timeline is computed by itself: its edges then need no copies."""
+MANY_STEPS = 8
+"""Below it that costs more than the copies."""
 
 
 def extrapolated(windows: Windows, *, zero: ZeroCut | None, per_second: bool) -> tuple[Floats, Mask | None]:
@@ -86,7 +88,7 @@ def extrapolated(windows: Windows, *, zero: ZeroCut | None, per_second: bool) ->
         edges = replace(edges, to_start=np.where(edges.to_start >= edges.reach, edges.apart / 2, edges.to_start))
     seconds = windows.range_ms / 1000 if per_second else 1.0
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        if windows.shape[0] >= WIDE * max(1, windows.selection.lines):
+        if windows.shape[1] >= MANY_STEPS and windows.shape[0] >= WIDE * max(1, windows.selection.lines):
             values = np.empty(windows.shape)
             for line, strip in enumerate(windows.selection.strips):
                 values[strip.places] = _of_strip(windows, line, strip, edges.at(line), zero, seconds)
