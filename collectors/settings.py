@@ -386,9 +386,12 @@ def _config_file(path: Path | None, environment: Mapping[str, str]) -> Path | No
 
 
 def _first_mistake(error: ValidationError, text: str, path: Path) -> str:
-    """One line for the first mistake; inputs are left out, since one of them may be a secret."""
+    """One line for the first mistake; inputs are left out, since one of them may be a secret.
+
+    A name that is no setting comes before one that is missing: `uri` for `url` is both, and the first is what was typed.
+    """
     mistakes = error.errors(include_url=False, include_context=False, include_input=False)
-    first = mistakes[0]
+    first = next((mistake for mistake in mistakes if mistake["type"] == "extra_forbidden"), mistakes[0])
     place = [part for part in first["loc"] if not (isinstance(part, str) and _UNION_TAG.fullmatch(part))]
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
     reason = first["msg"].removeprefix("Value error, ")

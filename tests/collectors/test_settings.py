@@ -60,6 +60,7 @@ def test_a_named_file_that_is_missing_is_a_mistake(tmp_path: Path) -> None:
     [
         ("[engine]\n\nseets = 3\n", 3, "engine.seets: no such setting"),
         ("[enigne]\nseats = 3\n", 1, "enigne: no such setting"),
+        ('[[source]]\nname = "a"\nuri = "http://a"\n', 3, "source[0].uri: no such setting"),
         ("[engine]\nseats = 0\n", 2, "engine.seats"),
         ("[engine]\nseats = 'many'\n", 2, "engine.seats"),
         ("desired_replicas = -1\n", 1, "desired_replicas"),
