@@ -99,10 +99,10 @@ def write_contents(contents: Contents, out: Path, title: str, where: str = "") -
     wrapper = contents.wrapper
     facts = facts_of(series, contents.types)
     told = _told_window(wrapper, facts["window"])
-    if told is None:
-        notes.append("the file tells no window, so it reaches from the first sample to the last")
-    else:
+    if told is not None:
         facts["window"] = told
+    elif contents.origin.kind != "simulated":  # a run is exactly its samples
+        notes.append("the file tells no window, so it reaches from the first sample to the last")
     names = frozenset(each.labels.get("__name__", "") for each in series)
     manifest = Manifest(
         title=str(wrapper.get("scenario") or wrapper.get("title") or title),

@@ -65,3 +65,9 @@ def test_without_any_source_both_ways_to_name_one_are_said(
 def test_a_password_in_an_address_is_not_repeated() -> None:
     told = repeated_options("http://reader:secret@prometheus:9090/x", None, ["job=vllm"], None)
     assert told == " --source http://prometheus:9090/x --scope job=vllm"
+
+
+def test_a_simulated_run_is_not_said_to_lack_a_window(tmp_path: Path) -> None:
+    made = run("sim", "run", "--scenario", "healthy", "--duration", "1m", "--out", str(tmp_path / "run.capsule"))
+    assert made.exit_code == 0, made.output
+    assert "note:" not in made.output
