@@ -229,6 +229,8 @@ def rules_text(settings: Settings, *, dialect: str = "vllm-0.11.0", form: str = 
         return alertmanager_text(rules(settings, dialect), settings)
     groups = rule_groups(settings, dialect)
     head = f"# Made by `pagewatch rules --dialect {dialect}` from the detectors of its runbooks. Rate windows suit scrapes of 4 to 15 s.\n"
+    if not settings.alerts.runbook_url:
+        head += f"# runbook_url leads to {DEFAULT_BASE}, the reader's own machine: set [alerts] runbook_url to where the console is reached.\n"
     for name, reason in skipped(settings, dialect):
         head += f"# Left out: {name}: {reason}\n"
     if form == "plain":

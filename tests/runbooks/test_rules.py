@@ -189,3 +189,8 @@ def test_the_value_of_an_alert_stands_in_the_unit_of_its_limit() -> None:
     for rule in rules(Settings()):
         percent = "humanizePercentage" in rule.description
         assert percent is rule.description.split(";")[1].split(". ")[0].endswith("%"), rule.description
+
+
+def test_rules_say_where_their_links_lead_until_the_console_has_an_address() -> None:
+    assert "set [alerts] runbook_url" in rules_text(Settings())
+    assert "set [alerts] runbook_url" not in rules_text(Settings(alerts={"runbook_url": "https://console.example.org"}))
