@@ -204,20 +204,24 @@ class Rank(Scraped):
 
     def present(self, at_ms: int, since_ms: int) -> frozenset[str]:
         """Signals with at least one sample in (since, at]."""
-        names, shown = self._shown
-        seen = np.asarray(shown[:, self.at(since_ms) + 1 : self.at(at_ms) + 1].any(axis=1))
+        names, shown, everywhere = self._shown
+        first, behind = self.at(since_ms) + 1, self.at(at_ms) + 1
+        if everywhere and first < behind:
+            return everywhere
+        seen = np.asarray(shown[:, first:behind].any(axis=1))
         return frozenset(compress(names, seen.tolist()))
 
     @cached_property
-    def _shown(self) -> tuple[tuple[str, ...], npt.NDArray[np.bool_]]:
-        """The signals, and at which scrapes each has a sample: (signals, scrapes)."""
+    def _shown(self) -> tuple[tuple[str, ...], npt.NDArray[np.bool_], frozenset[str]]:
+        """The signals; at which scrapes each has a sample, (signals, scrapes); all of them where each has one at every scrape."""
         lines = [
             *self.gauges.items(),
             *((name, counter.values) for name, counter in self.counters.items()),
             *((name, histogram.count.values) for name, histogram in self.histograms.items()),
         ]
         values = np.array([line for _, line in lines]).reshape(len(lines), len(self.times_ms))
-        return tuple(name for name, _ in lines), ~np.isnan(values)
+        names, shown = tuple(name for name, _ in lines), ~np.isnan(values)
+        return names, shown, frozenset(names) if shown.all() else frozenset()
 
 
 @dataclass(frozen=True)

@@ -126,10 +126,11 @@ def _stretches(reading: Reading, prompts: int) -> _Stretches | None:
             admitted.append(arrived)
             end = start
     start_ms, end_ms = instants[starts[::-1]], instants[ends[::-1]]
-    looked_up, hit, prompted, preempted = (
-        _increases(counter, start_ms, end_ms)
-        for counter in (lookups, hits, rank.counter("prompt_tokens"), rank.counter("preemptions"))
-    )
+    with np.errstate(invalid="ignore"):
+        looked_up, hit, prompted, preempted = (
+            _increases(counter, start_ms, end_ms)
+            for counter in (lookups, hits, rank.counter("prompt_tokens"), rank.counter("preemptions"))
+        )
     kept = (looked_up <= LOOKED_UP_ONCE * prompted) & ~(preempted > 0) & (looked_up > 0)
     with np.errstate(invalid="ignore"):
         ratios = hit[kept] / looked_up[kept]
@@ -147,8 +148,7 @@ def _increases(counter: Counter | None, start_ms: Int64s, end_ms: Int64s) -> Flo
         return np.full(len(start_ms), NAN)
     begun, firsts, _ = _totals(counter, start_ms)
     ended, _, lasts = _totals(counter, end_ms)
-    with np.errstate(invalid="ignore"):
-        return np.where(lasts > firsts, ended - begun, NAN)
+    return np.where(lasts > firsts, ended - begun, NAN)
 
 
 def _totals(counter: Counter, instants: Int64s) -> tuple[Floats, Int64s, Int64s]:

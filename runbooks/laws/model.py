@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -45,7 +45,7 @@ class Subject:
     version: str = ""
     """The engine version that the operator configured."""
 
-    @property
+    @cached_property
     def scrapes(self) -> int:
         """In how many scrapes in a row a relation must be broken to count."""
         return int(self.limits("metrics_untrustworthy", "scrapes"))
