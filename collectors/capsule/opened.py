@@ -27,6 +27,9 @@ from collectors.strips import Strips
 MAX_MEMORY_BYTES = 1536 * 1024**2
 """What the samples in memory may take; they are packed, so a day of 64 replicas fits."""
 BATCH_SAMPLES = 10_000_000
+QUERIES_KNOWN = 4096
+QUERY_CHARACTERS = 8192
+"""Longer queries are not remembered."""
 
 
 class Capsule:
@@ -42,6 +45,8 @@ class Capsule:
         self._loaded: set[str] = set()
         self._names = reader.metric_names() if reader is not None else frozenset()
         self._complete = reader is None
+        self.loaded_for: set[str] = set()
+        """Queries whose metrics are in memory: what is there once stays."""
         self._lock = threading.Lock()
 
     @property
@@ -183,6 +188,8 @@ class CapsuleSource(EmbeddedSource):
 
     def _load(self, promql: str) -> None:
         """Read the metrics that the query can touch."""
+        if promql in self.capsule.loaded_for:
+            return
         names = self.capsule.metric_names()
         wanted: set[str] = set()
         try:
@@ -195,3 +202,5 @@ class CapsuleSource(EmbeddedSource):
             else:
                 wanted.update(name for name in names if selector.may_select(name))
         self.capsule.load(wanted)
+        if len(self.capsule.loaded_for) < QUERIES_KNOWN and len(promql) < QUERY_CHARACTERS:
+            self.capsule.loaded_for.add(promql)
