@@ -8,6 +8,7 @@ from typing import Any, Literal
 import streamlit as st
 
 from collectors.counting import counted
+from collectors.instants import format_instant
 from collectors.source import SourceError
 from pages.ui import charts, data, nav, records, states, view
 from pages.ui.doubts import Doubts, at_place, broken, by_signal, near
@@ -30,7 +31,7 @@ from pages.ui.runbook_view import (
 from pages.ui.steps import step_list
 from pages.ui.table import Cell, Column, Row, table
 from pages.ui.view import View
-from pages.ui.words import clock, day_and_clock
+from pages.ui.words import cause_text, clock, day_and_clock
 from runbooks.engine import RunbookError
 from runbooks.findings import Finding, Walk
 from runbooks.library import library, load
@@ -43,6 +44,8 @@ from runbooks.walks import NoSuchWalk, RecordedWalk, WalkConflict
 
 WORDS = {"yes": "yes", "no": "no", "inconclusive": "cannot be told", "error": "query failed", "needs_answer": "needs your answer"}  # fmt: skip
 LOG_LIMIT = 2_000_000
+ALERTED_MS = 24 * 3_600_000
+"""An alert older than that is not what brought somebody here."""
 
 
 def draw(here: View) -> None:
@@ -153,6 +156,7 @@ def _walk_page(here: View, runbook: Runbook) -> None:
     against = broken(data.diagnosis(here).value)
     with states.section("The conclusion"):
         st.html(conclusion_html(walk, at_place(against, walk.where, signals_read(walk))))
+        _alerted(here, runbook, walk)
     finding = opened_step(walk, nav.given("step"))
     left, right = st.columns([9, 11], gap="small")
     with left, states.section("The steps"):
@@ -167,6 +171,25 @@ def _walk_page(here: View, runbook: Runbook) -> None:
         _after(here, runbook, walk, recorded)
     with st.expander("About this runbook: why this order, what the metrics cannot tell"):
         st.markdown(runbook.prose)
+
+
+def _alerted(here: View, runbook: Runbook, walk: Walk) -> None:
+    """Where nothing is wrong now, the way to the instant at which an alert last led to this runbook: its link opens late, too."""
+    if walk.outcome.cause != "healthy":
+        return
+    before = (each for each in records.opened_incidents() if each.runbook == runbook.id)
+    last = next((each for each in before if walk.at_ms - ALERTED_MS <= each.starts_ms < walk.at_ms), None)
+    if last is None:
+        return
+    until = f" to {clock(last.ends_ms)}" if last.ends_ms is not None else ""
+    said = f", {cause_text(last.diagnosis['verdicts'][0]['cause'])}" if last.diagnosis else ""
+    st.page_link(
+        nav.FILES["runbook"],
+        label=f"An alert fired {day_and_clock(last.starts_ms)}{until} UTC{said}: walk it as it was then",
+        icon=":material/history:",
+        query_params=runbook_query(here, runbook.id, instance=last.labels.get("instance", ""))
+        | {"at": format_instant(last.starts_ms)},
+    )
 
 
 def _detail(
