@@ -161,7 +161,7 @@ def _walk_page(here: View, runbook: Runbook) -> None:
     left, right = st.columns([9, 11], gap="small")
     with left, states.section("The steps"):
         chosen = step_list(step_items(walk), finding.step_id, key="steps")
-        if chosen and chosen != finding.step_id:
+        if chosen and chosen != nav.given("step"):  # the address names it even where it was open already
             st.query_params["step"] = chosen
             st.rerun(scope="fragment")
     with right, states.section("The evidence"):

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,21 @@ def _address(child: subprocess.Popen[bytes], log: Path) -> str:
             except (urllib.error.URLError, OSError):
                 pass
         time.sleep(0.1)
+
+
+def until(page: Any, act: Callable[[], object], holds: str) -> None:
+    """Do it, again every few seconds as a hand would, until a JavaScript condition holds: what is done while a page still draws can be lost."""
+    from playwright.sync_api import TimeoutError as TooLate
+
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while True:
+        act()
+        try:
+            page.wait_for_function(holds, timeout=5_000)
+            return
+        except TooLate:
+            if time.monotonic() > deadline:
+                raise
 
 
 class Visitor:

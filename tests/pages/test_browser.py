@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.pages.browsing import DRAWN, WAIT_MS, Visitor, started_console
+from tests.pages.browsing import DRAWN, WAIT_MS, Visitor, started_console, until
 from tests.pages.conftest import INSIDE
 
 pytestmark = pytest.mark.browser
@@ -53,9 +53,8 @@ def test_the_first_request_of_a_fresh_server_is_a_deep_link_to_a_runbook(visitor
     page.keyboard.press("j")
     page.keyboard.press("j")
     assert page.evaluate("document.activeElement.dataset.id") == page.locator(".pw-step-head").nth(2).get_attribute("data-id")  # fmt: skip
-    page.keyboard.press("Enter")
+    until(page, lambda: page.locator(".pw-step-head").nth(2).press("Enter"), "() => location.search.includes('step=')")
     page.wait_for_selector('.pw-step-head[aria-expanded="true"] >> nth=0', timeout=WAIT_MS)
-    page.wait_for_url("**step=*", timeout=WAIT_MS)
     visitor.keep("runbook")
 
     page.locator('[data-testid="stSidebarNavLink"]', has_text="Fleet").click()

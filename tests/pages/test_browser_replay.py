@@ -19,7 +19,7 @@ from collectors.model import Samples
 from collectors.store.blocks import Blocks
 from collectors.store.server import bound_socket, samples_app
 from pages.ui.console import wall_clock_ms
-from tests.pages.browsing import DRAWN, WAIT_MS, Visitor, started_console
+from tests.pages.browsing import DRAWN, WAIT_MS, Visitor, started_console, until
 from tests.runbooks.shipped import path_of
 
 pytestmark = pytest.mark.browser
@@ -49,6 +49,11 @@ def until_time(page: Any, before: str) -> None:
     page.wait_for_function(f"() => !document.querySelector('.pw-cursor-time').textContent.startsWith('{before}')", timeout=WAIT_MS)  # fmt: skip
 
 
+def drawn_at(time_of_day: str) -> str:
+    """That the page itself, not only its cursor, shows an instant."""
+    return f"() => document.querySelector('.pw-mode')?.innerText.includes('at {time_of_day}')"
+
+
 @pytest.mark.parametrize(("mode", "options"), [("light", {}), ("dark", DARK)])
 def test_an_uploaded_incident_is_scrubbed_walked_and_its_walk_exported(
     browser: Any, console: str, tmp_path: Path, mode: str, options: Any
@@ -66,23 +71,25 @@ def test_an_uploaded_incident_is_scrubbed_walked_and_its_walk_exported(
             page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(str(file))
         else:
             page.evaluate(DROP, [file.name, base64.b64encode(file.read_bytes()).decode()])
-        page.get_by_role("button", name="Add it to the library").click(timeout=WAIT_MS)
-        page.wait_for_url(f"**source=night-{mode}.capsule*", timeout=WAIT_MS)
+        add = page.get_by_role("button", name="Add it to the library")
+        add.wait_for(timeout=WAIT_MS)
+        until(
+            page,
+            lambda: add.is_visible() and add.click(),
+            f"() => location.search.includes('source=night-{mode}.capsule')",
+        )
         page.wait_for_function(DRAWN, timeout=WAIT_MS)
         assert "A queue behind sixteen seats" in page.locator(".pw-mode").inner_text()
 
         # scrub: to the beginning, where nothing is wrong; then to where the seats are said to be full
         page.wait_for_selector(".pw-track-mark >> nth=0", timeout=WAIT_MS)
-        before = shown_time(page)
-        page.get_by_label("Cursor").focus()
-        page.keyboard.press("Home")
-        until_time(page, before)
-        page.wait_for_function("() => !document.querySelector('.st-key-anomaly')?.textContent.includes('Seats full')", timeout=WAIT_MS)  # fmt: skip
-        before = shown_time(page)
-        page.locator('.pw-track-mark[aria-label^="seats full"]').first.click()
-        until_time(page, before)
+        until(page, lambda: page.get_by_label("Cursor").press("Home"), drawn_at("02:36:4"))
+        assert "seats full" not in page.locator(".pw-status, .st-key-anomaly").first.inner_text().lower()
+        mark = page.locator('.pw-track-mark[aria-label^="seats full"]').first
+        instant = str(mark.get_attribute("aria-label")).rsplit(" ", 1)[-1]
+        until(page, mark.click, drawn_at(instant))
         page.wait_for_selector('.st-key-anomaly:has-text("seats full")', timeout=WAIT_MS)
-        instant = shown_time(page)
+        assert shown_time(page) == instant
         page.wait_for_url(f"**at=2026-11-30T{instant.replace(':', '%3A')}*", timeout=WAIT_MS)
         page.wait_for_function(DRAWN, timeout=WAIT_MS)
         someone.keep(f"replay-fleet-{mode}")

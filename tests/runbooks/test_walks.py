@@ -183,6 +183,7 @@ def test_plain_text_is_one_line_without_markup(text: str) -> None:
     shown = plain(text)
     assert "\n" not in shown
     assert "<" not in shown
+    shown = re.sub(r"&#\d+;", "", shown)  # the digit that would begin a list
     assert not re.search(r"(?<!\\)[`*_\[\]|#~]", shown.replace("\\\\", ""))
 
 
