@@ -57,13 +57,18 @@ def _body(draw: Callable[[View], None], strip: bool, awaited: Callable[[], bool]
     except SourceError as error:
         _no_source(error)
         return
-    if awaited is not None and not _unfinished(
-        here, awaited
-    ):  # what was waited for is there: no more need of the timer
-        st.rerun()
-    if view.playing() and not here.playing:  # the end of the recording was reached
+    awaited_is_there = awaited is not None and not _unfinished(here, awaited)
+    at_the_end = view.playing() and not here.playing
+    if at_the_end:
         view.stop(here)
+    _drawn(here, draw, strip)
+    if (
+        awaited_is_there or at_the_end
+    ):  # the timer has done its work; only now, or a click that came with this run would not be heard
         st.rerun()
+
+
+def _drawn(here: View, draw: Callable[[View], None], strip: bool) -> None:
     seen: Seen[FleetPicture] | None = None
     with states.section("The picture of the fleet"):
         seen = data.fleet(here)
