@@ -62,9 +62,7 @@ def _body(draw: Callable[[View], None], strip: bool, awaited: Callable[[], bool]
     if at_the_end:
         view.stop(here)
     _drawn(here, draw, strip)
-    if (
-        awaited_is_there or at_the_end
-    ):  # the timer has done its work; only now, or a click that came with this run would not be heard
+    if awaited_is_there or at_the_end:  # begun anew only now, or a click that came with this run would not be heard
         st.rerun()
 
 
